@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow
 
 from rightsizer.ledger.entries import Holder, UsageEntry
-from rightsizer.ledger.files import ClusterLedger
+from rightsizer.ledger.files import COLUMNS, USAGE, ClusterLedger
 from rightsizer.ledger.parquet import ParquetFolder
 
 _GPUS_EACH = 4
@@ -72,7 +72,7 @@ def fill(folder: Path, now: datetime.datetime, *, clusters: int, gpus: int, days
                 with tempfile.TemporaryDirectory() as draft:
                     ClusterLedger(draft, name).write_usage(at, "run", entries(number, life, hours, workloads))
                     (path,) = Path(draft, name).iterdir()
-                    made[hours, life] = ParquetFolder("--ledger", draft, name).read(path.name, None)
+                    made[hours, life] = ParquetFolder("--ledger", draft, name).read(path.name, COLUMNS[USAGE])
             told, table = made[hours, life]
             day = pyarrow.array([at.date()] * len(table), pyarrow.date32())
             table = table.set_column(table.column_names.index("day"), "day", day)

@@ -256,7 +256,7 @@ examples:
 
 _REPORT = """\
 Sums up what plans and changes left in the ledger: GPU-hours held, used, unused
-and unknown, their cost, what was reclaimed, who took it and what was returned.
+and unknown, their cost, what was reclaimed and what was returned.
 Reads only files, of one or many clusters.
 """
 

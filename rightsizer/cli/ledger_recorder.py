@@ -25,9 +25,8 @@ class LedgerRecorder:
         books = Bookkeeper(plan, prices, self._team_label)
         try:
             period = LedgerPeriod.until(plan.at, self._ledger.last(plan.at))
-            events = [*books.returns(period), *books.taken(period, self._ledger.changes(plan.at))]
             self._ledger.write_usage(plan.at, plan.run, books.usage(period))
-            self._ledger.write_changes(plan.at, plan.run, events)
+            self._ledger.write_changes(plan.at, plan.run, books.returns(period))
             self._ledger.merge(plan.at)
         except ConfigurationError as error:
             log.warning("this plan is not in the ledger: %s", error)

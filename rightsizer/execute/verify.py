@@ -178,10 +178,6 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
     held = sum(pod.gpus for pod in gone if pod.node not in away and claims.allocated(pod))
     free = tidy(max(freed - lost - taken - held, 0))
     refs = tuple(sorted(pod.ref for pod in users))
-    freed_on: dict[str, float] = {}
-    for pod in gone:
-        if pod.node not in away:
-            freed_on[pod.node] = freed_on.get(pod.node, 0.0) + pod.gpus
     has_begun = len(gone) > 0 or not left or any(there[pod.ref.uid] for pod in decision.workload.holding)
     effect = Effect(
         min(len(gone), going),
@@ -191,7 +187,6 @@ def _of_pods(decision: Decision, fleet: Fleet, context: RunContext) -> Effect:
         away,
         claims.are_unused(gone),
         has_begun=has_begun or not _begins_soon(decision),
-        freed_on=freed_on,
     )
     words = (_description(effect), claims.description(gone))
     return dataclasses.replace(effect, words="; ".join(filter(None, words)))

@@ -4,7 +4,6 @@ A plan stands for the time since the one before. For this time each pod that exi
 created; its activity is the mean of the shortest window that covers the time. Pods that ended in between are missed.
 """
 
-import collections
 import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +29,10 @@ from rightsizer.prices import Prices, gpus_of_node
 HOUR_S = 3600.0
 LONGEST = datetime.timedelta(days=1)
 """The most time that one plan stands for; the first plan, too, stands for as much."""
-WATCHED = datetime.timedelta(days=1)
-"""For so long after a change it is recorded which pods take its GPUs."""
 _OVERLAP = datetime.timedelta(hours=1)
 """Returns are recorded again for so long, in case a cycle missed them; the same return counts once."""
 
-MADE, RETURNED, TAKEN = "made", "returned", "taken"
-_REPLACES = frozenset({Action.RESIZE.value, Action.RESLICE.value})
-"""New pods of the same workload come in place of the old ones: what is free on each node is not known from these."""
+MADE, RETURNED = "made", "returned"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,19 +84,14 @@ class UsageEntry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChangeEntry:
-    """Something that became of GPUs: a change was made, they were returned, or a pod took them.
+    """A change that was made, or GPUs of one that were returned.
 
     Attributes:
-        event: MADE, RETURNED or TAKEN.
-        at: When; of TAKEN, when the pod was bound.
+        event: MADE or RETURNED.
         run: Of the change, as is `uid`, of the changed workload.
-        holder: The changed workload, who gave.
+        holder: The changed workload.
         is_verified: Of MADE: whether verification saw its pods go.
         price: Of one of its GPUs for an hour; None if unknown.
-        freed_on: Of MADE: GPUs by node, as far as pods were seen to go.
-        free_before: Of MADE: the GPUs that these nodes had free before.
-        node: Of TAKEN, as are `pod`, its UID, and `taker`.
-        is_certain: Of TAKEN: whether the node had no other free GPUs that the pod may have taken.
         cluster: In whose folder it was found; empty before it is written.
     """
 
@@ -115,12 +105,6 @@ class ChangeEntry:
     currency: str = ""
     is_verified: bool = False
     price: float | None = None
-    freed_on: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    free_before: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    node: str = ""
-    pod: str = ""
-    taker: Holder = dataclasses.field(default_factory=Holder)
-    is_certain: bool = False
     cluster: str = ""
 
 
@@ -256,26 +240,8 @@ class Bookkeeper:
                 continue
             if outcome.action == Action.NOTICE:
                 continue
-            if outcome.action == Action.SCALE_UP:
-                yield self._change(RETURNED, outcome, decision)
-            else:
-                yield self._made(outcome, decision)
-
-    def _made(self, outcome: Outcome, decision: Decision) -> ChangeEntry:
-        entry = self._change(MADE, outcome, decision)
-        verified = is_verified(outcome)
-        if not verified or outcome.effect is None or outcome.action in _REPLACES:
-            return dataclasses.replace(entry, is_verified=verified)
-        freed = outcome.effect.freed_on
-        return dataclasses.replace(
-            entry, is_verified=True, freed_on=freed, free_before={node: self._free_on(node) for node in freed}
-        )
-
-    def _free_on(self, name: str) -> float:
-        """GPUs of a node that no pod of the plan holds."""
-        node = self._nodes.get(name)
-        held = self.plan.fleet.pods_on.get(name, ()) if self.plan.fleet else ()
-        return max(gpus_of_node(node) - sum(pod.gpus for pod in held), 0.0) if node else 0.0
+            event = RETURNED if outcome.action == Action.SCALE_UP else MADE
+            yield self._change(event, outcome, decision)
 
     def _change(self, event: str, outcome: Outcome, decision: Decision) -> ChangeEntry:
         prices = [self.prices.of_node(self._nodes.get(pod.node)) for pod in decision.workload.holding]
@@ -289,6 +255,7 @@ class Bookkeeper:
             outcome.action,
             abs(outcome.gpus),
             currency=self.prices.currency,
+            is_verified=event == MADE and is_verified(outcome),
             price=sum(known) / len(known) if known and len(known) == len(prices) else None,
         )
 
@@ -313,63 +280,6 @@ class Bookkeeper:
                     record.gpus,
                     currency=self.prices.currency,
                 )
-
-    def taken(self, period: LedgerPeriod, known: Sequence[ChangeEntry]) -> Iterator[ChangeEntry]:
-        """Pods that were bound in the period to nodes on which earlier changes had freed GPUs.
-
-        `known` are the changes of the last day, and what pods took of them before.
-        """
-        left = _left_on(known, self.plan.at)
-        arrived = [
-            (pod.bound, pod, decision)
-            for decision in self.plan.decisions
-            for pod in decision.workload.holding
-            if pod.node in left and pod.bound and period.begin < pod.bound <= period.end
-        ]
-        for bound, pod, decision in sorted(arrived, key=lambda one: (one[0], one[1].ref)):
-            wanted = pod.gpus
-            for change in left[pod.node]:
-                took = min(wanted, change.gpus)
-                is_own = decision.workload.ref.uid == change.made.uid
-                if took <= 0 or bound <= change.made.at or is_own:
-                    continue
-                change.gpus -= took
-                wanted -= took
-                yield dataclasses.replace(
-                    change.made,
-                    event=TAKEN,
-                    at=bound,
-                    gpus=took,
-                    node=pod.node,
-                    pod=pod.ref.uid,
-                    freed_on={},
-                    free_before={},
-                    taker=self.holder(decision),
-                    is_certain=change.made.free_before.get(pod.node, 0.0) <= 0,
-                )
-
-
-@dataclasses.dataclass(slots=True)
-class _Left:
-    """What nobody took yet of the GPUs that a change freed on a node."""
-
-    made: ChangeEntry
-    gpus: float
-
-
-def _left_on(known: Sequence[ChangeEntry], at: datetime.datetime) -> Mapping[str, Sequence[_Left]]:
-    """By node, those freed first first."""
-    took = collections.defaultdict[tuple[str, str, str], float](float)
-    for one in known:
-        if one.event == TAKEN:
-            took[one.run, one.uid, one.node] += one.gpus
-    found: dict[str, list[_Left]] = {}
-    for one in sorted((one for one in known if one.event == MADE), key=lambda one: one.at):
-        if at - one.at > WATCHED:
-            continue
-        for node, gpus in one.freed_on.items():
-            found.setdefault(node, []).append(_Left(one, gpus - took[one.run, one.uid, node]))
-    return found
 
 
 def _held_h(pod: Pod, part: LedgerPeriod) -> float:

@@ -7,19 +7,19 @@ import collections
 import dataclasses
 import datetime
 import itertools
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rightsizer.errors import ConfigurationError
-from rightsizer.ledger.entries import LONGEST, ChangeEntry, Holder, UsageEntry
+from rightsizer.ledger.entries import ChangeEntry, Holder, UsageEntry
 from rightsizer.ledger.parquet import UNFINISHED, ParquetFolder, UnreadableFileError, require_no_credentials
 
 FLAG = "--ledger"
 USAGE, CHANGES = "usage", "changes"
-_VERSION = 1
+_VERSIONS = {USAGE: 1, CHANGES: 2}
+"""Version 1 of CHANGES has more columns, and events `taken`, which count for nothing."""
 _CYCLE, _HOUR, _DAY = "cycle", "hour", "day"
 _FORMATS = {_CYCLE: "%Y%m%dT%H%M%S%fZ", _HOUR: "%Y%m%dT%HZ", _DAY: "%Y%m%d"}
 _NAME = re.compile(
@@ -208,21 +208,6 @@ class ClusterLedger:
         if rows := [_change_row(one) for one in entries]:
             self._write(CHANGES, at, run, rows)
 
-    def changes(self, at: datetime.datetime) -> Sequence[ChangeEntry]:
-        """What became of GPUs lately; files that cannot be read are left out."""
-        begin = (at - LONGEST).replace(hour=0, minute=0, second=0, microsecond=0)
-        files = [one for one in self._files() if one.table == CHANGES and one.at >= begin]
-        found, merged = [], set()
-        for file in files:
-            try:
-                told, table = self._folder.read(file.name, None)
-                merged |= set(_ours(told)["merged"])
-            except UnreadableFileError:
-                continue
-            found.append((file.name, table))
-        rows = (row for name, table in found if name not in merged for row in table.to_pylist())
-        return [_change_of(row) for row in rows]
-
     def merge(self, now: datetime.datetime) -> None:
         """Merge the files of each hour and day that is over.
 
@@ -262,7 +247,7 @@ class ClusterLedger:
         read: dict[str, tuple[Mapping[str, Any], Any]] = {}
         for member in members:
             try:
-                told, rows = self._folder.read(member, None)
+                told, rows = self._folder.read(member, COLUMNS[table])
                 read[member] = _ours(told), rows
             except UnreadableFileError:
                 if member == name:
@@ -274,7 +259,7 @@ class ClusterLedger:
         new = sorted(member for member in read if member not in held and member != name)
         if new:
             rows = arrow.concat_tables([rows for member, (_, rows) in read.items() if member not in held])
-            told = {"merged": sorted(held | set(new)), "cluster": self.cluster, "version": _VERSION}
+            told = {"merged": sorted(held | set(new)), "cluster": self.cluster, "version": _VERSIONS[table]}
             self._folder.write(name, _summed(rows) if table == USAGE else _once(rows), told)
         for member in read:
             if member != name:
@@ -294,12 +279,12 @@ class ClusterLedger:
         columns = {"cluster": arrow.array([self.cluster] * len(rows), arrow.string())}
         for key, kind in _TYPES[table].items():
             columns[key] = arrow.array([row[key] for row in rows], kind(arrow))
-        told = {"merged": [], "cluster": self.cluster, "version": _VERSION}
+        told = {"merged": [], "cluster": self.cluster, "version": _VERSIONS[table]}
         self._folder.write(name, arrow.table(columns), told)
 
 
 def _ours(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    if told.get("version") != _VERSION:
+    if told.get("version") not in _VERSIONS.values():
         message = "it is of another version of this program"
         raise UnreadableFileError(message)
     return told
@@ -339,12 +324,9 @@ _TYPES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         **dict.fromkeys(("event", "run", "uid", *HOLDER, "action", "currency"), _text),
         **dict.fromkeys(("gpus", "price"), _real),
         "is_verified": lambda arrow: arrow.bool_(),
-        "is_certain": lambda arrow: arrow.bool_(),
-        **dict.fromkeys(
-            ("freed_on", "free_before", "node", "pod", *(f"taker_{name}" for name in HOLDER)), _text
-        ),
     },
 }
+COLUMNS = {table: ("cluster", *types) for table, types in _TYPES.items()}
 
 
 def _usage_row(entry: UsageEntry) -> Mapping[str, object]:
@@ -352,37 +334,26 @@ def _usage_row(entry: UsageEntry) -> Mapping[str, object]:
     return {"day": entry.day, **_holder_row(entry.holder), "currency": entry.currency, **measures}
 
 
-def _holder_row(holder: Holder, prefix: str = "") -> Mapping[str, str]:
-    return {prefix + name: getattr(holder, name) for name in HOLDER}
+def _holder_row(holder: Holder) -> Mapping[str, str]:
+    return {name: getattr(holder, name) for name in HOLDER}
 
 
-_NODES = ("freed_on", "free_before")
 _PLAIN = tuple(
-    field.name
-    for field in dataclasses.fields(ChangeEntry)
-    if field.name not in {*_NODES, "holder", "taker", "cluster"}
+    field.name for field in dataclasses.fields(ChangeEntry) if field.name not in {"holder", "cluster"}
 )
 
 
 def _change_row(entry: ChangeEntry) -> Mapping[str, object]:
-    nodes = {name: json.dumps(dict(getattr(entry, name)), sort_keys=True) for name in _NODES}
-    plain = {name: getattr(entry, name) for name in _PLAIN}
-    return {**plain, **_holder_row(entry.holder), **nodes, **_holder_row(entry.taker, "taker_")}
+    return {**{name: getattr(entry, name) for name in _PLAIN}, **_holder_row(entry.holder)}
 
 
-def _change_of(row: Mapping[str, Any]) -> ChangeEntry:
+def change_of(row: Mapping[str, Any]) -> ChangeEntry:
+    """A row of the table of changes as an entry."""
     return ChangeEntry(
         **{name: row[name] for name in _PLAIN},
-        **{name: json.loads(row[name]) for name in _NODES},
         holder=Holder(*(row[name] for name in HOLDER)),
-        taker=Holder(*(row[f"taker_{name}"] for name in HOLDER)),
         cluster=row["cluster"],
     )
-
-
-def change_entries(rows: Iterable[Mapping[str, Any]]) -> Iterator[ChangeEntry]:
-    """Rows of the table of changes as entries."""
-    return map(_change_of, rows)
 
 
 def require_any(files: Sequence[_T], urls: Sequence[str]) -> Sequence[_T]:

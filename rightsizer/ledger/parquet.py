@@ -89,8 +89,8 @@ class ParquetFolder:
         except (OSError, ValueError) as error:
             raise self._error(error) from error
 
-    def read(self, name: str, columns: Collection[str] | None) -> tuple[dict[str, Any], Any]:
-        """The metadata and these columns (None: all) of a file; no table without columns.
+    def read(self, name: str, columns: Collection[str]) -> tuple[dict[str, Any], Any]:
+        """The metadata and these columns of a file; no table without columns.
 
         Raises:
             UnreadableFileError: It is not one of ours.
@@ -100,7 +100,7 @@ class ParquetFolder:
         try:
             with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
                 told = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
-                table = file.read(None if columns is None else [*columns]) if columns != () else None
+                table = file.read([*columns]) if columns else None
         except (OSError, ValueError, KeyError) as error:
             raise UnreadableFileError(str(error)) from error
         return told, table

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple, Self
 
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.ledger import BY
-from rightsizer.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, TAKEN, WATCHED, ChangeEntry
+from rightsizer.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, ChangeEntry
 from rightsizer.ledger.files import (
     CHANGES,
+    COLUMNS,
     FLAG,
     MEASURES,
     USAGE,
     Ledger,
     LedgerContent,
     LedgerFile,
-    change_entries,
+    change_of,
     counted_once,
     require_any,
 )
@@ -114,10 +115,6 @@ class Reclaim:
         hours: GPU-hours until they were returned, or until the end of the period, and their price.
         returned: GPUs that were returned, by an undo, a revert, a rollback or a scale-up.
         returned_earlier: Returned, too, but of changes that were made before the period or are not in the ledger.
-        taken: GPUs that pods took which were bound to the same nodes later, by who they are of.
-        taken_unknown: GPUs of nodes that had other free GPUs, too: which of them a pod took is not known.
-        not_watched: GPUs of which it is not known on which node they were.
-        not_taken: No pod was seen to take these, within a day; of `not_yet_taken` the day is not over.
     """
 
     changes: int = 0
@@ -128,11 +125,6 @@ class Reclaim:
     unpriced: float = 0.0
     returned: float = 0.0
     returned_earlier: float = 0.0
-    taken: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    taken_unknown: float = 0.0
-    not_watched: float = 0.0
-    not_taken: float = 0.0
-    not_yet_taken: float = 0.0
 
 
 class Freed(NamedTuple):
@@ -239,19 +231,20 @@ class LedgerReader:
             self._spilled.cleanup()
 
     def _add(self, table: str, files: Sequence[tuple[Ledger, LedgerFile]]) -> None:
-        """Make a view of all files of a table."""
+        """Make a view of all files of a table; those of earlier versions have more columns."""
+        columns = ", ".join(f'"{name}"' for name in COLUMNS[table])
         local = [f"{ledger.folder.place[1]}/{one.path}" for ledger, one in files if ledger.folder.is_local]
         sources = []
         if local:
             listed = ", ".join("'" + path.replace("'", "''") + "'" for path in local)
-            sources.append(f"SELECT * FROM read_parquet([{listed}])")  # noqa: S608 - quoted
+            sources.append(f"SELECT {columns} FROM read_parquet([{listed}])")  # noqa: S608 - quoted
         for number, ledger in enumerate(dict.fromkeys(one for one, _ in files if not one.folder.is_local)):
             system, root = ledger.folder.place
             paths = [f"{root}/{one.path}" for of, one in files if of is ledger]
             name = f"{table}_{number}"
             dataset = ledger.folder.library("dataset").dataset(paths, format="parquet", filesystem=system)
             self._connection.register(name, dataset)
-            sources.append(f"SELECT * FROM {name}")  # noqa: S608 - our own name
+            sources.append(f"SELECT {columns} FROM {name}")  # noqa: S608 - our own name
         if sources:
             self._tables.add(table)
             union = " UNION ALL BY NAME ".join(sources)
@@ -314,7 +307,7 @@ class LedgerReader:
             parts=parts,
             leaders=leaders,
             trend=dict(sorted(trend.items())),
-            reclaim=_reclaim(changes, levels, self.end),
+            reclaim=_reclaim(changes, levels),
             problems=problems,
             more_leaders=more_leaders,
         )
@@ -380,10 +373,7 @@ class LedgerReader:
         query = f"SELECT DISTINCT * FROM {CHANGES} WHERE {times}"  # noqa: S608 - our own times
         with self._translated():
             rows = self._connection.sql(query).to_arrow_table().to_pylist()
-        once = {
-            (one.cluster, one.event, one.at, one.run, one.uid, one.pod, one.node): one
-            for one in change_entries(rows)
-        }
+        once = {(one.cluster, one.event, one.at, one.run, one.uid): one for one in map(change_of, rows)}
         return sorted(once.values(), key=lambda one: one.at)
 
     def charges(self) -> Iterator[Mapping[str, Any]]:
@@ -458,17 +448,9 @@ def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping
     return found
 
 
-def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: datetime.datetime) -> Reclaim:
+def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]) -> Reclaim:
     made = [one for one in changes if one.event == MADE]
     returned = sum(one.returned for one in levels.values())
-    taken = collections.defaultdict[str, float](float)
-    unsure = 0.0
-    for one in changes:
-        if one.event == TAKEN and one.is_certain:
-            taken[one.taker.owner] += one.gpus
-        elif one.event == TAKEN:
-            unsure += one.gpus
-    unwatched, late, early = _not_taken(changes, levels, end)
     return Reclaim(
         changes=len(made),
         gpus=sum(one.gpus for one in made if one.is_verified),
@@ -478,34 +460,7 @@ def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: d
         unpriced=sum(one.hours for place, one in levels.items() if changes[place].price is None),
         returned=returned,
         returned_earlier=max(sum(one.gpus for one in changes if one.event == RETURNED) - returned, 0.0),
-        taken=dict(sorted(taken.items(), key=lambda item: (-item[1], item[0]))),
-        taken_unknown=unsure,
-        not_watched=unwatched,
-        not_taken=late,
-        not_yet_taken=early,
     )
-
-
-def _not_taken(
-    changes: Sequence[ChangeEntry], levels: Mapping[int, Freed], end: datetime.datetime
-) -> tuple[float, float, float]:
-    """GPUs that were neither taken nor returned: on unknown nodes, for a day or more, and for less than a day."""
-    took = collections.defaultdict[tuple[str, str, str], float](float)
-    for one in changes:
-        if one.event == TAKEN:
-            took[one.cluster, one.run, one.uid] += one.gpus
-    unwatched = late = early = 0.0
-    for place, one in enumerate(changes):
-        if one.event != MADE or not one.is_verified:
-            continue
-        left = max(one.gpus - took[one.cluster, one.run, one.uid] - levels.get(place, Freed()).returned, 0.0)
-        elsewhere = min(left, max(one.gpus - sum(one.freed_on.values()), 0.0))
-        unwatched += elsewhere
-        if end - one.at >= WATCHED:
-            late += left - elsewhere
-        else:
-            early += left - elsewhere
-    return unwatched, late, early
 
 
 def since_midnight(since: datetime.datetime) -> datetime.datetime:

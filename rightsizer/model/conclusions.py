@@ -290,7 +290,6 @@ class Effect:
         nodes_gone: Nodes that are not there any more.
         is_deallocating: Whether ResourceClaims of theirs are allocated, though no pod uses them.
         health: Of what goes on with less: healthy, waiting, or rolled-back; empty where nothing goes on.
-        freed_on: GPUs of the pods that are gone, by node, without nodes that are gone.
         has_begun: Whether any of the pods is gone or terminating, or that is not known.
         words: For people.
     """
@@ -304,7 +303,6 @@ class Effect:
     health: str = ""
     has_begun: bool = True
     words: str = ""
-    freed_on: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

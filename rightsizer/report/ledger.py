@@ -23,7 +23,6 @@ from rightsizer.text import count, instant, money, number, percent, safe, short
 NOBODY = "(none)"
 _DIGITS = 4
 _CELL = 8
-_FEW = 5
 _UNKNOWN = "?"
 
 
@@ -59,21 +58,6 @@ def _reclaim_words(reclaim: Reclaim, currency: str) -> Iterator[str]:
     yield f"{words}. Returned: {count(reclaim.returned)}."
     if reclaim.returned_earlier:
         yield earlier
-    if reclaim.gpus:
-        yield f"Who took them: {'; '.join(_takers(reclaim))}."
-
-
-def _takers(reclaim: Reclaim) -> Iterator[str]:
-    for name, gpus in [*reclaim.taken.items()][:_FEW]:
-        yield f"{name} {count(gpus)}"
-    if others := [*reclaim.taken.values()][_FEW:]:
-        yield f"{len(others)} more {count(sum(others))}"
-    if reclaim.not_taken:
-        yield f"nobody within a day {count(reclaim.not_taken)}"
-    if reclaim.not_yet_taken:
-        yield f"nobody yet {count(reclaim.not_yet_taken)}"
-    if unknown := reclaim.taken_unknown + reclaim.not_watched:
-        yield f"unknown {count(unknown)}"
 
 
 def tables(account: LedgerAccount) -> Iterator[Totals]:
@@ -183,10 +167,6 @@ def ledger_document(account: LedgerAccount) -> dict[str, Any]:
             "unpricedGpuHours": _rounded(reclaim.unpriced),
             "gpusReturned": _rounded(reclaim.returned),
             "gpusReturnedOfEarlierChanges": _rounded(reclaim.returned_earlier),
-            "takenBy": {name: _rounded(gpus) for name, gpus in reclaim.taken.items()},
-            "gpusTakenUnknown": _rounded(reclaim.taken_unknown + reclaim.not_watched),
-            "gpusNotTaken": _rounded(reclaim.not_taken),
-            "gpusNotYetTaken": _rounded(reclaim.not_yet_taken),
         },
         "by": account.by,
         "parts": [_part(account, one) for one in account.parts],

@@ -20,9 +20,8 @@ def record(at: pathlib.Path, plan: Plan, *, cluster: str = "prod", merges: bool 
     ledger = ClusterLedger(str(at), cluster)
     books = Bookkeeper(plan, PRICES, "team")
     period = LedgerPeriod.until(plan.at, ledger.last(plan.at))
-    events = [*books.returns(period), *books.taken(period, ledger.changes(plan.at))]
     ledger.write_usage(plan.at, plan.run, books.usage(period))
-    ledger.write_changes(plan.at, plan.run, events)
+    ledger.write_changes(plan.at, plan.run, books.returns(period))
     if merges:
         ledger.merge(plan.at)
     return period

@@ -1,4 +1,4 @@
-"""What a plan and its outcomes leave in the ledger: hours, changes, returns, and who took what."""
+"""What a plan and its outcomes leave in the ledger: hours, changes and returns."""
 
 import dataclasses
 import datetime
@@ -100,10 +100,7 @@ def test_reclaimed_counts_only_what_verification_saw_go(tmp_path: pathlib.Path) 
     sure, unsure = _decision("sure", pods=2), _decision("unsure", pods=3)
     plan = _plan(sure, unsure)
     record(tmp_path, plan)
-    freed = {"h100-a": 2.0}
-    record_outcomes(
-        tmp_path, plan, [_done(sure, AT, gone=2, freed_on=freed), _done(unsure, AT, gone=1, left=2)]
-    )
+    record_outcomes(tmp_path, plan, [_done(sure, AT, gone=2), _done(unsure, AT, gone=1, left=2)])
     told = account(tmp_path, end=AT + 5 * HOUR).reclaim
     assert (told.changes, told.gpus, told.unverified, told.returned) == (2, 2, 3, 0)
     assert (told.hours, told.cost) == (10.0, 100.0)
@@ -114,7 +111,7 @@ def test_returned_gpus_end_the_hours_of_their_change_once(tmp_path: pathlib.Path
     one = _decision("w", pods=2)
     plan = _plan(one)
     record(tmp_path, plan)
-    record_outcomes(tmp_path, plan, [_done(one, AT, gone=2, freed_on={"h100-a": 2.0})])
+    record_outcomes(tmp_path, plan, [_done(one, AT, gone=2)])
     ended = ChangeRecord(
         AT, plan.run, "scale-to-zero", 2.0, end=ChangeOutcome.UNDONE, ended=AT + HOUR, priority_class="low"
     )
@@ -125,7 +122,7 @@ def test_returned_gpus_end_the_hours_of_their_change_once(tmp_path: pathlib.Path
     for at in (AT + HOUR + MINUTE, AT + HOUR + 15 * MINUTE):
         record(tmp_path, _plan(at=at, changes=changes))
     told = account(tmp_path, end=AT + 5 * HOUR, by="owner")
-    assert (told.reclaim.returned, told.reclaim.hours, told.reclaim.not_yet_taken) == (2, 2.0, 0)
+    assert (told.reclaim.returned, told.reclaim.hours) == (2, 2.0)
     by_cluster = account(tmp_path, end=AT + 5 * HOUR, by="cluster")
     assert [(part.name, part.reclaimed, part.returned) for part in by_cluster.parts] == [("prod", 2.0, 2.0)]
     (part,) = [part for part in told.parts if part.reclaimed]
@@ -153,48 +150,4 @@ def test_scale_up_returns_some_of_the_gpus(tmp_path: pathlib.Path) -> None:
     grown = Outcome(one.workload.ref, Action.SCALE_UP.value, Result.DONE, "", -1, AT + HOUR)
     record_outcomes(tmp_path, later, [grown])
     told = account(tmp_path, end=AT + 3 * HOUR).reclaim
-    assert (told.returned, told.hours, told.not_watched) == (1, 1 + 2 * 3, 2)
-
-
-def _taken(
-    tmp_path: pathlib.Path, *arrivals: Decision, gpus: int = 2, at: datetime.datetime = AT + HOUR
-) -> Any:
-    """The entries after two GPUs were freed on a node of this size, and these workloads were bound to it."""
-    one = _decision("w", pods=2)
-    plan = _plan(one, gpus=gpus)
-    record(tmp_path, plan)
-    record_outcomes(tmp_path, plan, [_done(one, AT, gone=2, freed_on={"h100-a": 2.0})])
-    record(tmp_path, _plan(*arrivals, at=at, gpus=gpus))
-    return account(tmp_path, end=at + MINUTE).reclaim
-
-
-def test_taken_is_by_pods_that_were_bound_to_the_node_later(tmp_path: pathlib.Path) -> None:
-    """Neither one that was there before, nor one of another node, nor more than was freed."""
-    told = _taken(
-        tmp_path,
-        _decision("early", bound=AT - MINUTE),
-        _decision("elsewhere", bound=AT + MINUTE, node="h100-b"),
-        _decision("unbound"),
-        _decision("second", kind="Job", bound=AT + 3 * MINUTE, devices=4),
-        _decision("first", kind="Job", bound=AT + 2 * MINUTE),
-    )
-    assert told.taken == {"research/Job/first": 1, "research/Job/second": 1}
-    assert (told.taken_unknown, told.not_watched, told.not_taken) == (0, 0, 0)
-
-
-def test_taken_is_unknown_where_the_node_had_other_free_gpus(tmp_path: pathlib.Path) -> None:
-    """The pod may have these."""
-    told = _taken(tmp_path, _decision("late", bound=AT + MINUTE), gpus=4)
-    assert (told.taken, told.taken_unknown, told.not_yet_taken) == ({}, 1, 1)
-
-
-def test_taken_is_not_by_the_workload_itself(tmp_path: pathlib.Path) -> None:
-    """What comes back was not taken by somebody."""
-    told = _taken(tmp_path, _decision("w", bound=AT + MINUTE))
-    assert (told.taken, told.not_taken, told.not_yet_taken) == ({}, 0, 2)
-
-
-def test_taken_later_than_a_day_is_not_told(tmp_path: pathlib.Path) -> None:
-    """Nobody took it within a day."""
-    told = _taken(tmp_path, _decision("late", bound=AT + 25 * HOUR), at=AT + 26 * HOUR)
-    assert (told.taken, told.not_taken) == ({}, 2)
+    assert (told.returned, told.hours) == (1, 1 + 2 * 3)

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from rightsizer.errors import ConfigurationError
 from rightsizer.ledger import BY
 from rightsizer.ledger.files import ClusterLedger, Ledger, file_of
-from rightsizer.ledger.sums import LEADERS, Hours
-from rightsizer.model import Plan
+from rightsizer.ledger.sums import LEADERS, Hours, Reclaim
+from rightsizer.model import Action, Effect, FindingName, Fleet, Measured, Outcome, Plan, Result, Verdict
 from rightsizer.planning.cost_summary import cost_summary_of
-from tests.rightsizer.ledger.recorded import HOUR, MINUTE, account, cycles, record
-from tests.rightsizer.reported import PRICES, full_plan
+from tests.rightsizer.build import AT
+from tests.rightsizer.ledger.recorded import HOUR, MINUTE, account, cycles, record, record_outcomes
+from tests.rightsizer.reported import PRICES, decision, found, full_plan, group
 
 ROOT = pathlib.Path(__file__).parents[3]
 DAY = datetime.timedelta(days=1)
@@ -154,6 +155,33 @@ def test_broken_file_is_named_and_the_others_count(tmp_path: pathlib.Path, conte
     assert len(found.problems) == 1
     assert found.problems[0].startswith(f"{broken}: left out, cannot be read: ")
     assert _close(found.total, _expected(full_plan(), 2.0))
+
+
+@pytest.mark.parametrize("merges", [True, False], ids=["merged", "beside-each-other"])
+def test_ledger_of_an_earlier_version_is_read_and_merged(tmp_path: pathlib.Path, *, merges: bool) -> None:
+    """It names pods that were bound where GPUs were freed: in a day's file, and in a cycle of today's."""
+    shutil.copytree(pathlib.Path(__file__).parent / "with-takers", tmp_path, dirs_exist_ok=True)
+    own = group("own")
+    idle = decision(own, found(FindingName.IDLE, Verdict.ACT, "idle"), action=Action.SCALE_TO_ZERO, frees=1)
+    plan = Plan(AT - 5 * MINUTE, "own", "", "", (idle,), Fleet((own,), {}, {}), Measured(AT, {}))
+    gone = Effect(gone=1, left=0, free=1.0)
+    done = Outcome(own.ref, Action.SCALE_TO_ZERO.value, Result.DONE, "", 1.0, plan.at, effect=gone)
+    record(tmp_path, plan, merges=False)
+    record_outcomes(tmp_path, plan, [done])
+    if merges:
+        ClusterLedger(str(tmp_path), "prod").merge(AT)
+        ClusterLedger(str(tmp_path), "prod").merge(AT + DAY)
+    told = account(tmp_path, end=AT + 55 * MINUTE, days=3, by="owner")
+    assert not told.problems
+    hours = {"gone": 2 * (24 + 55 / 60), "back": 2.0, "own": 1.0}
+    wanted = Reclaim(3, 4, 0, sum(hours.values()), 10 * (hours["gone"] + 2), unpriced=1, returned=1)
+    assert dataclasses.astuple(told.reclaim) == pytest.approx(dataclasses.astuple(wanted))
+    freed = {part.name.rpartition("/")[2]: part.reclaimed for part in told.parts if part.reclaimed}
+    assert freed == pytest.approx(hours)
+    assert {part.name: part.returned for part in told.parts if part.returned} == {
+        "research/Deployment/back": 1
+    }
+    assert told.total.held == pytest.approx(95 + 3 / 4)
 
 
 def test_two_clusters_in_one_directory_or_two_are_one_fleet(tmp_path: pathlib.Path) -> None:

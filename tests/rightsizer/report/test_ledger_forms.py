@@ -35,7 +35,6 @@ def _account(name: str = "research") -> LedgerAccount:
         for place in range(12)
     )
     trend = {(AT - DAY * back).date(): _hours(100.0 + back) for back in (2, 1, 0)}
-    takers = {f"{name}/Job/train-{place}": 6.0 - place for place in range(6)}
     return LedgerAccount(
         begin=AT - 2 * DAY,
         end=AT,
@@ -47,7 +46,7 @@ def _account(name: str = "research") -> LedgerAccount:
         leaders=parts[:LEADERS],
         more_leaders=2,
         trend=trend,
-        reclaim=Reclaim(4, 26.0, 3.0, 310.0, 775.0, 0.0, 2.0, 1.5, takers, 1.0, 0.5, 2.5, 1.0),
+        reclaim=Reclaim(4, 26.0, 3.0, 310.0, 775.0, 0.0, 2.0, 1.5),
         problems=(f"/ledger/{name}.parquet: left out, cannot be read: it is empty",),
     )
 
