@@ -57,20 +57,8 @@ def plan_frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, A
         "hypothetical": plan.hypothetical or None,
         "problems": list(plan.problems),
         "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(accounts, prices)},
-        "nodes": _nodes(plan, prices),
+        "nodes": {"emptied": [_emptied_node(one, prices) for one in emptied_nodes(plan)]},
         "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
-    }
-
-
-def _nodes(plan: Plan, prices: Prices) -> dict[str, Any]:
-    """What applying the plan does to whole nodes."""
-    found = emptied_nodes(plan)
-    return {
-        "emptied": [_emptied_node(one, prices) for one in found.emptied],
-        "oneMoreMove": [
-            {**_emptied_node(one, prices), "workload": str(one.last), "fitsOn": one.fits_on or None}
-            for one in found.one_more_move
-        ],
     }
 
 

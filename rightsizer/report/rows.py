@@ -347,22 +347,17 @@ def _stranded_words(one: Stranded) -> str:
 
 
 def node_lines(plan: Plan, prices: Prices) -> tuple[str, ...]:
-    """Which nodes the plan empties, whether something removes them, and which ones one more move would empty."""
+    """Which nodes the plan empties, and whether something removes them."""
     freed = sum(one.frees for one in plan.enforced if one.action is not Action.NOTICE)
     if plan.fleet is None or freed <= 0:
         return ()
     found = emptied_nodes(plan)
     paid = "A freed GPU costs money until its node is removed"
-    lines = [f"{paid}. {_emptied_words(found.emptied, prices)}"]
+    lines = [f"{paid}. {_emptied_words(found, prices)}"]
     by_words: dict[str, list[str]] = {}
-    for one in found.emptied:
+    for one in found:
         by_words.setdefault(_removal_words(one), []).append(one.node.name)
     lines += [f"{_few(names)}: {words}" for words, names in by_words.items()]
-    lines += [f"{one.node.name}: {_move_words(one)}" for one in found.one_more_move[:ROWS]]
-    if len(found.one_more_move) > ROWS:
-        lines.append(
-            f"and {count(len(found.one_more_move) - ROWS, 'node')} more that one more move would empty"
-        )
     return tuple(lines)
 
 
@@ -395,11 +390,6 @@ def _removal_words(one: EmptiedNode) -> str:
     if one.kept_by:
         return f"{name} does not remove it: {one.kept_by}"
     return f"{name} can remove it if {terms}{after}"
-
-
-def _move_words(one: EmptiedNode) -> str:
-    how = f"moves to {one.fits_on}" if one.fits_on else "is stopped, as advised"
-    return f"one more move empties it: {one.last} {how}; {_removal_words(one)}"
 
 
 _NAMED = 3

@@ -73,7 +73,7 @@ def test_emptied_nodes_resized_pod_empties_nothing() -> None:
     )
     change = {"finding": smaller, "mode": Mode.ENFORCE, "action": Action.RESIZE, "frees": 4.0}
     plan = _plan(node(), _on("big", gpus=8), idle=(), big=change)
-    assert _nodes(plan) == {"emptied": [], "oneMoreMove": []}
+    assert _nodes(plan) == {"emptied": []}
     assert _lines(plan) == (
         "A freed GPU costs money until its node is removed. No node loses its last GPU pod by this plan."
     )
@@ -100,7 +100,7 @@ def test_emptied_nodes_plan_that_frees_nothing_says_nothing(verdict: Verdict) ->
     """Advice and notices free nothing by themselves."""
     finding = found(FindingName.IDLE, verdict, "x")
     plan = _plan(node(), _on("w"), idle=(), w={"finding": finding, "frees": 1.0})
-    assert _nodes(plan) == {"emptied": [], "oneMoreMove": []}
+    assert _nodes(plan) == {"emptied": []}
     assert _lines(plan) == ""
 
 
@@ -263,50 +263,3 @@ def test_emptied_nodes_pods_without_gpus_may_keep_a_node(
     """They hold no GPU, and still decide whether a node goes; those of DaemonSets go with it."""
     (one,) = _nodes(_plan(DAEMONS, WEB, node(labels=labels), _on("idle"), *others))["emptied"]
     assert (one["otherPods"], one["keptBy"]) == (number, kept_by)
-
-
-LAST = [node("n1"), node("n2"), node("n3"), _on("idle"), _on("last", at="n2", gpus=4)]
-HOSTS = [_on("x", at="n3", gpus=2), _on("y", at="n3", gpus=2)]
-
-
-def test_one_more_move_last_pod_fits_beside_others_is_named() -> None:
-    """With the node that has room among other pods; a move onto an empty node would only fill that."""
-    (one,) = _nodes(_plan(*LAST, *HOSTS))["oneMoreMove"]
-    assert (one["node"], one["workload"], one["fitsOn"]) == ("n2", "team/Pod/last", "n3")
-    assert "n2: one more move empties it: team/Pod/last moves to n3" in _lines(_plan(*LAST, *HOSTS))
-
-
-@pytest.mark.parametrize(
-    "objects",
-    [
-        pytest.param(LAST, id="only-empty-nodes"),
-        pytest.param([*LAST, _on("x", at="n3", gpus=3), _on("y", at="n3", gpus=2)], id="too-few-gpus"),
-        pytest.param([*LAST, *HOSTS, _on("more", at="n2")], id="two-pods-left"),
-        pytest.param(
-            [*LAST[:2], node("n3", spec={"unschedulable": True}), *LAST[3:], *HOSTS], id="place-is-cordoned"
-        ),
-        pytest.param([*LAST[:2], node("n3", labels=KARPENTER), *LAST[3:], *HOSTS], id="another-pool"),
-        pytest.param(
-            [*LAST[:2], node("n3", allocatable={"pods": "2"}), *LAST[3:], *HOSTS], id="no-place-for-pods"
-        ),
-    ],
-)
-def test_one_more_move_without_room_is_not_named(objects: list[Object]) -> None:
-    """Nothing is promised that the scheduler would probably refuse."""
-    assert _nodes(_plan(*objects))["oneMoreMove"] == []
-
-
-def test_one_more_move_room_is_given_once() -> None:
-    """Two pods that each fit alone are not both told to move there."""
-    plan = _plan(*LAST, *HOSTS, node("n4"), _on("other", at="n4", gpus=4))
-    assert [one["node"] for one in _nodes(plan)["oneMoreMove"]] == ["n2"]
-
-
-def test_one_more_move_advised_stop_needs_no_room() -> None:
-    """What the policy only advises would empty the node; what it protects is no move."""
-    advised = {"finding": found(FindingName.IDLE, Verdict.ACT, "x")}
-    (one,) = _nodes(_plan(*LAST, last=advised))["oneMoreMove"]
-    assert (one["node"], one["fitsOn"]) == ("n2", None)
-    assert "team/Pod/last is stopped, as advised" in _lines(_plan(*LAST, last=advised))
-    protected = {"finding": found(FindingName.BUSY, Verdict.KEEP, "x"), "verdict": Verdict.PROTECTED}
-    assert _nodes(_plan(*LAST, *HOSTS, last=protected))["oneMoreMove"] == []
