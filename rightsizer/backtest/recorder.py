@@ -9,7 +9,7 @@ from rightsizer.backtest.pod_facts import PodFacts
 from rightsizer.backtest.recording import Grid, Group, Member, Recording, Track
 from rightsizer.kube.pod_names import HASHED, ORDINAL, RANDOM
 from rightsizer.model import ObjectRef, PodKey
-from rightsizer.prices import mig_part
+from rightsizer.model.gpu_fractions import mig_part
 from rightsizer.usage.source_metrics import DeviceKey, UseKey
 from rightsizer.usage.step_usage import COLUMNS, MISSING, Column, StepsByUse, missing
 

@@ -29,7 +29,7 @@ from rightsizer.kinds.health import Health
 from rightsizer.kube.api_objects import Metadata, PodObject
 from rightsizer.kube.object_names import api_path
 from rightsizer.model import Action, ClaimKey, Decision, Effect, Fleet, Outcome, Pod, ReconcileAction, Result
-from rightsizer.prices import whole_gpus
+from rightsizer.model.gpu_fractions import whole_gpus
 from rightsizer.report.events import NOT_FREED
 from rightsizer.text import count, tidy
 

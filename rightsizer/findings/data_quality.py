@@ -27,7 +27,7 @@ from rightsizer.model import (
     SecondSignal,
     Usage,
 )
-from rightsizer.prices import gpus_of_node
+from rightsizer.model.gpu_fractions import gpus_of_node
 from rightsizer.text import count, device, gpus, percent, span
 from rightsizer.usage.sample_coverage import slot_length
 

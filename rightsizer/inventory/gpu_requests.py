@@ -101,10 +101,10 @@ class GpuResource:
 
 
 CLASS_PREFIX = "deviceclass:"
+"""Prefix that turns a device class (Dynamic Resource Allocation) into a resource name."""
 DRIVER = WHOLE_CLASS = "gpu.nvidia.com"
 MIG_CLASS = "mig.nvidia.com"
 """NVIDIA's DRA driver, and the DeviceClasses that it installs."""
-"""Prefix that turns a device class (Dynamic Resource Allocation) into a resource name."""
 
 CLASS_QUOTA = ".deviceclass.resource.k8s.io/devices"
 """What follows the name of a device class where a ResourceQuota limits its devices."""

@@ -48,7 +48,7 @@ from rightsizer.model import (
     Holding,
     WaitingClaim,
 )
-from rightsizer.prices import mig_part
+from rightsizer.model.gpu_fractions import mig_part
 
 MAX_SEARCHES = 20
 """Tenants write claims, and each different request is compared with all GPUs."""

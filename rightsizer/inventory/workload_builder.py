@@ -56,7 +56,7 @@ from rightsizer.model import (
     QuotaKey,
     Workload,
 )
-from rightsizer.prices import whole_gpus
+from rightsizer.model.gpu_fractions import whole_gpus
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from rightsizer.model import (
     Usage,
     Workload,
 )
+from rightsizer.model.gpu_fractions import gpus_of_node
 from rightsizer.planning.cost_summary import model_of, used_part
-from rightsizer.prices import Prices, gpus_of_node
+from rightsizer.prices import Prices
 
 HOUR_S = 3600.0
 LONGEST = datetime.timedelta(days=1)

@@ -2,8 +2,8 @@
 
 Frozen values without behaviour beyond what follows from their fields; no clock, file, socket or logging here.
 `names` are the closed sets of words, `measurements` are from Prometheus, `cluster_objects` and `fleet` from the API
-server (`dra_devices` are GPUs that DRA drivers publish), `offers` is the free capacity of its nodes, `conclusions` are
-the results, `change_record` is what is stored.
+server (`dra_devices` are GPUs that DRA drivers publish), `offers` is the free capacity of its nodes, `gpu_fractions`
+counts shares of GPUs, `conclusions` are the results, `change_record` is what is stored.
 """
 
 from rightsizer.model.change_record import UNREADABLE, ChangeRecord, Edit, FoundChange

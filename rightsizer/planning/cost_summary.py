@@ -5,7 +5,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from rightsizer.model import Decision, Node, Plan, Pod, Usage
-from rightsizer.prices import Prices, PriceSource, gpus_of_node, part_of_devices
+from rightsizer.model.gpu_fractions import gpus_of_node, part_of_devices
+from rightsizer.prices import Prices, PriceSource
 
 _HOUR_S = 3600.0
 NO_CLASS = "(none)"

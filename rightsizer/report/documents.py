@@ -27,9 +27,10 @@ from rightsizer.model import (
     Stranded,
     Verdict,
 )
+from rightsizer.model.gpu_fractions import gpus_of_node
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.planning.emptied_nodes import EmptiedNode, emptied_nodes
-from rightsizer.prices import Prices, gpus_of_node
+from rightsizer.prices import Prices
 from rightsizer.report.rows import Row, node_cost, rows_of
 from rightsizer.text import safe_lines
 

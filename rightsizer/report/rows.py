@@ -17,9 +17,10 @@ from rightsizer.model import (
     Stranded,
     Verdict,
 )
+from rightsizer.model.gpu_fractions import gpus_of_node
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.planning.emptied_nodes import EmptiedNode, emptied_nodes
-from rightsizer.prices import ALL_REGIONS, Prices, PriceSource, gpus_of_node
+from rightsizer.prices import ALL_REGIONS, Prices, PriceSource
 from rightsizer.text import (
     block_words,
     count,

@@ -16,6 +16,7 @@ from rightsizer import prices
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ConfigurationError, PricesError
 from rightsizer.model import FindingName, Fleet, Measured, Node, Plan, Verdict
+from rightsizer.model.gpu_fractions import whole_gpus
 from rightsizer.planning.cost_summary import cost_summary_of
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.report.rows import price_words
@@ -90,7 +91,7 @@ def test_prices_fractional_gpu_costs_its_fraction(
     """
     node = Node("n", "Tesla-T4", gpus=4, memory_bytes=15360 << 20, sharing="hami", allocatable=resources)
     asked = pod(devices=devices, resources=resources)
-    assert prices.whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
+    assert whole_gpus(asked, node) == pytest.approx(whole, abs=0.01)
 
 
 def test_prices_builtin_lists_have_source_currency_and_date() -> None:
