@@ -48,28 +48,28 @@ OPENCOST = PriceSource("OpenCost")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CloudPrices:
-    """A cloud's prices by `node.kubernetes.io/instance-type`."""
+class PriceList:
+    """Prices of one source.
+
+    Attributes:
+        models: By pattern of the model's name; the first that matches holds.
+        instance_types: By `node.kubernetes.io/instance-type`; they hold before those of models.
+        node_selector: Only for nodes that have all of these labels, such as those of a region, a contract or spot.
+    """
 
     source: PriceSource
-    instance_types: Mapping[str, float]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SelectedPrices:
-    """Prices of the nodes that have all of these labels, such as those of a region, a contract or spot."""
-
-    node_selector: Mapping[str, str]
-    source: PriceSource
-    models: Mapping[str, float]
-    instance_types: Mapping[str, float]
+    models: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    instance_types: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def of_node(self, node: Node) -> float | None:
-        """The price of a whole GPU of this node for an hour; None if it is none of these nodes."""
+        """The price of a whole GPU of this node for an hour; None if the list has none."""
         if any(node.labels.get(key) != value for key, value in self.node_selector.items()):
             return None
-        price = self.instance_types.get(node.instance_type)
-        return _of_model(self.models, node.model) if price is None else price
+        matching = (
+            price for pattern, price in self.models.items() if fnmatch.fnmatchcase(node.model, pattern)
+        )
+        return self.instance_types.get(node.instance_type, next(matching, None))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Prices:
     models: Mapping[str, float]
     instance_types: Mapping[str, float] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    clouds: Mapping[str, CloudPrices] = dataclasses.field(default_factory=dict)
-    selected: tuple[SelectedPrices, ...] = ()
+    clouds: Mapping[str, PriceList] = dataclasses.field(default_factory=dict)
+    selected: tuple[PriceList, ...] = ()
     rest: "Prices | None" = None
 
     def of_node(self, node: Node | None) -> float | None:
@@ -109,28 +109,19 @@ class Prices:
             return None
         if node.name in self.nodes:
             return self.nodes[node.name], OPENCOST
-        for some in self.selected:
-            if (price := some.of_node(node)) is not None:
-                return price, some.source
-        cloud, source = self.clouds.get(node.cloud), PriceSource(self.source, self.date)
-        price = self.instance_types.get(node.instance_type)
-        if price is None and cloud:
-            price, source = cloud.instance_types.get(node.instance_type), cloud.source
-        elif price is None:
-            price = _of_model(self.models, node.model)
-        if price is not None:
-            return price, source
+        cloud = [self.clouds[node.cloud]] if node.cloud in self.clouds else []
+        own = PriceList(
+            PriceSource(self.source, self.date), {} if cloud else self.models, self.instance_types
+        )
+        for prices in (*self.selected, own, *cloud):
+            if (price := prices.of_node(node)) is not None:
+                return price, prices.source
         return self.rest.find(node) if self.rest else None
 
     def of_pod(self, pod: Pod, node: Node | None) -> float | None:
         """Price per hour of a pod's GPUs; None if unknown."""
         price = self.of_node(node)
         return None if price is None else price * whole_gpus(pod, node)
-
-
-def _of_model(models: Mapping[str, float], model: str) -> float | None:
-    matching = (price for pattern, price in models.items() if fnmatch.fnmatchcase(model, pattern))
-    return next(matching, None)
 
 
 HIGHEST = 10_000
@@ -259,16 +250,16 @@ def parse(raw: bytes, *, source: str) -> Prices:
         models=table.models,
         instance_types=table.instanceTypes,
         clouds={
-            name: CloudPrices(PriceSource(cloud.source, cloud.date, cloud.region), cloud.instanceTypes)
+            name: PriceList(PriceSource(cloud.source, cloud.date, cloud.region), {}, cloud.instanceTypes)
             for name, cloud in table.clouds
             if cloud is not None
         },
         selected=tuple(
-            SelectedPrices(
-                one.nodeSelector,
+            PriceList(
                 PriceSource(one.source or table.source, one.date or table.date),
                 one.models,
                 one.instanceTypes,
+                one.nodeSelector,
             )
             for one in table.selected
         ),

@@ -36,7 +36,7 @@ from rightsizer.model import (
     Proposal,
     Verdict,
 )
-from rightsizer.prices import CloudPrices, Prices, PriceSource
+from rightsizer.prices import PriceList, Prices, PriceSource
 from rightsizer.report import FORMS, form
 from rightsizer.report.approvals import read_saved_plan
 from rightsizer.text import NOT_NOW, count, instant, number, percent, safe, short
@@ -47,7 +47,7 @@ from tests.rightsizer.markup import contents, elements, without_assets
 from tests.rightsizer.reported import WEEK, accounted, empty_plan, full_plan, group
 
 ROOT = Path(__file__).parents[3]
-_CLOUD = CloudPrices(PriceSource("a cloud's list", "2026-07-20", "us-east-1"), {"BM.GPU.H100.8": 10.0})
+_CLOUD = PriceList(PriceSource("a cloud's list", "2026-07-20", "us-east-1"), {}, {"BM.GPU.H100.8": 10.0})
 SEVERAL_SOURCES = Prices("USD", "a list", "2026-11-21", {}, nodes={"a100-b": 3.0}, clouds={"oci": _CLOUD})
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/plan.schema.json").read_text()))
 FILES = {
