@@ -173,7 +173,7 @@ class Bookkeeper:
             pods = [self._measured(pod, period) for pod in decision.workload.holding]
             holder = self.holder(decision)
             for day, part in days:
-                entry = self._entry(day, holder, decision, [(one, part) for one in pods])
+                entry = self._entry(day, part, holder, decision, pods)
                 if entry.held_h:
                     yield entry
 
@@ -193,12 +193,13 @@ class Bookkeeper:
     def _entry(
         self,
         day: datetime.date,
+        part: LedgerPeriod,
         holder: Holder,
         decision: Decision,
-        pods: Iterable[tuple["_Measured", LedgerPeriod]],
+        pods: Iterable["_Measured"],
     ) -> UsageEntry:
         held = used = unknown = cost = unused_cost = unpriced = 0.0
-        for (pod, activity, price), part in pods:
+        for pod, activity, price in pods:
             hours = pod.gpus * _held_h(pod, part)
             held += hours
             used += hours * (activity or 0.0)

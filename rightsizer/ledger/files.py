@@ -10,9 +10,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
-from rightsizer.errors import ConfigurationError
 from rightsizer.ledger.entries import ChangeEntry, Holder, UsageEntry
 from rightsizer.ledger.parquet import UNFINISHED, ParquetFolder, UnreadableFileError, require_no_credentials
 
@@ -33,7 +32,6 @@ HOLDER = tuple(field.name for field in dataclasses.fields(Holder))
 MEASURES = tuple(
     field.name for field in dataclasses.fields(UsageEntry) if field.name not in {"day", "holder", "currency"}
 )
-_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,19 +79,6 @@ def is_cluster_name(name: str) -> bool:
     return _CLUSTER.fullmatch(name) is not None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A file that is left out, and why."""
-
-    path: str
-    reason: str
-
-    @property
-    def words(self) -> str:
-        """For people."""
-        return f"{self.path}: left out, cannot be read: {self.reason}"
-
-
 class Ledger:
     """A directory or bucket with the folders of clusters.
 
@@ -114,18 +99,18 @@ class Ledger:
         found = filter(None, map(file_of, self.folder.names(with_folders=True)))
         return sorted(found, key=lambda one: (one.at, one.path))
 
-    def contents(self, files: Iterable[LedgerFile]) -> tuple[Sequence["LedgerContent"], Sequence[Unreadable]]:
-        """The cycles that each holds; and those that cannot be read."""
+    def contents(self, files: Iterable[LedgerFile]) -> tuple[Sequence["LedgerContent"], Sequence[str]]:
+        """The cycles that each holds; and in words, which cannot be read."""
         with ThreadPoolExecutor(_READERS) as pool:
             read = list(pool.map(self._content, files))
-        unreadable = [one for one in read if isinstance(one, Unreadable)]
-        return [one for one in read if not isinstance(one, Unreadable)], unreadable
+        unreadable = [found for found in read if isinstance(found, str)]
+        return [found for found in read if not isinstance(found, str)], unreadable
 
-    def _content(self, file: LedgerFile) -> "LedgerContent | Unreadable":
+    def _content(self, file: LedgerFile) -> "LedgerContent | str":
         try:
             merged = _ours(self.folder.read(file.path, ())[0])["merged"]
         except UnreadableFileError as error:
-            return Unreadable(f"{self.folder.url}/{file.path}", str(error))
+            return f"{self.folder.url}/{file.path}: left out, cannot be read: {error}"
         held = filter(None, (file_of(f"{file.cluster}/{name}") for name in merged or (file.name,)))
         return LedgerContent(self, file, frozenset(one.name for one in held if one.level == _CYCLE))
 
@@ -354,17 +339,3 @@ def change_of(row: Mapping[str, Any]) -> ChangeEntry:
         holder=Holder(*(row[name] for name in HOLDER)),
         cluster=row["cluster"],
     )
-
-
-def require_any(files: Sequence[_T], urls: Sequence[str]) -> Sequence[_T]:
-    """The files, if there are some.
-
-    Raises:
-        ConfigurationError: There are none.
-    """
-    if not files:
-        raise ConfigurationError(
-            f"{FLAG} {', '.join(urls)}: no cycle was recorded here; start run, plan or apply with {FLAG} "
-            "(chart: rightsizer.ledger)"
-        )
-    return files

@@ -19,6 +19,7 @@ from rightsizer.ledger.files import (
     CHANGES,
     COLUMNS,
     FLAG,
+    HOLDER,
     MEASURES,
     USAGE,
     Ledger,
@@ -26,7 +27,6 @@ from rightsizer.ledger.files import (
     LedgerFile,
     change_of,
     counted_once,
-    require_any,
 )
 from rightsizer.ledger.parquet import library
 from rightsizer.model import Action
@@ -128,7 +128,7 @@ class Reclaim:
 
 
 class Freed(NamedTuple):
-    """GPU-hours that a change reclaimed, and its GPUs that were returned."""
+    """GPU-hours that a change, or all of a part, reclaimed, and the GPUs that were returned."""
 
     hours: float = 0.0
     returned: float = 0.0
@@ -198,13 +198,17 @@ class LedgerReader:
                 if begin.date() <= one.at.date() and one.at <= end + LONGEST
             )
             contents += read
-            self.problems += [one.words for one in unreadable]
+            self.problems += unreadable
         found, copies = counted_once(contents)
         self.problems += copies
         for name in clusters:
             if name not in {one.cluster for one in seen}:
                 raise UsageError(f'--cluster "{name}": is not in {FLAG} {", ".join(urls)}')
-        require_any(seen, urls)
+        if not seen:
+            raise ConfigurationError(
+                f"{FLAG} {', '.join(urls)}: no cycle was recorded here; start run, plan or apply with {FLAG} "
+                "(chart: rightsizer.ledger)"
+            )
         self._spilled = _temporary_directory()
         config = {
             "memory_limit": _MEMORY,
@@ -341,19 +345,17 @@ class LedgerReader:
         self, by: str, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
     ) -> Sequence[LedgerPart]:
         column = BY[by]
-        freed, returned = _sums_of_changes(column, changes, levels)
+        freed = _sums_of_changes(column, changes, levels)
         found = {name: Hours(*sums) for name, *sums in self._usage(column, _SUMS)}
-        parts = [
-            LedgerPart(name, found.get(name, Hours()), freed.get(name, 0.0), returned.get(name, 0.0))
-            for name in {*found, *(name for name in freed if freed[name] or returned[name])}
-        ]
+        names = {*found, *(name for name, sums in freed.items() if any(sums))}
+        parts = [LedgerPart(name, found.get(name, Hours()), *freed.get(name, Freed())) for name in names]
         return sorted(parts, key=lambda part: (-round(part.hours.unused, _DIGITS), part.name))
 
     def _leaders(
         self, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
     ) -> tuple[Sequence[LedgerPart], int]:
         """The first owners and the number of the others; a fleet may have a million, most of them of one Job."""
-        freed, returned = _sums_of_changes("owner", changes, levels)
+        freed = _sums_of_changes("owner", changes, levels)
         rows = self._usage(
             "owner",
             f"{_SUMS}, count(*) OVER ()",
@@ -361,8 +363,7 @@ class LedgerReader:
         )
         found, number = [], 0
         for name, *sums, number in rows:  # noqa: B007 - it is the same in each row
-            part = LedgerPart(name, Hours(*sums), freed.get(name, 0.0), returned.get(name, 0.0))
-            found.append(part)
+            found.append(LedgerPart(name, Hours(*sums), *freed.get(name, Freed())))
         return found, number - len(found)
 
     def _changes(self) -> Sequence[ChangeEntry]:
@@ -378,18 +379,7 @@ class LedgerReader:
 
     def charges(self) -> Iterator[Mapping[str, Any]]:
         """What each workload held on each day, one row each, without an order."""
-        keys = (
-            "day",
-            "cluster",
-            "namespace",
-            "kind",
-            "name",
-            "owner",
-            "team",
-            "priority_class",
-            "model",
-            "currency",
-        )
+        keys = ("day", "cluster", *HOLDER, "currency")
         for row in self._usage(", ".join(keys), _SUMS):
             yield {**dict(zip(keys, row, strict=False)), "hours": Hours(*row[len(keys) :])}
 
@@ -404,17 +394,15 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
 
 def _sums_of_changes(
     column: str, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """GPU-hours reclaimed and GPUs returned, by a column."""
-    hours, returned = (
-        collections.defaultdict[str, float](float),
-        collections.defaultdict[str, float](float),
-    )
-    for place, one in enumerate(changes):
-        name = one.cluster if column == "cluster" else getattr(one.holder, column)
-        hours[name] += levels.get(place, Freed()).hours
-        returned[name] += one.gpus if one.event == RETURNED else 0.0
-    return hours, returned
+) -> Mapping[str, Freed]:
+    """By a column; GPUs returned also of changes before the period."""
+    found = collections.defaultdict[str, Freed](Freed)
+    for place, change in enumerate(changes):
+        name = change.cluster if column == "cluster" else getattr(change.holder, column)
+        hours, returned = found[name]
+        returned += change.gpus if change.event == RETURNED else 0.0
+        found[name] = Freed(hours + levels.get(place, Freed()).hours, returned)
+    return found
 
 
 def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping[int, Freed]:

@@ -8,10 +8,10 @@ import csv
 import datetime
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.config import PREFIX
+from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.ledger.sums import Hours, LedgerAccount, LedgerPart, Reclaim
 from rightsizer.report.csv import inert
 from rightsizer.report.documents import API_VERSION, render, stamp
@@ -203,115 +203,39 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, _DIGITS)
 
 
-FOCUS_COLUMNS = (
-    "BilledCost",
-    "BillingAccountId",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeDescription",
-    "ChargeFrequency",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ConsumedQuantity",
-    "ConsumedUnit",
-    "ContractedCost",
-    "EffectiveCost",
-    "InvoiceIssuerName",
-    "ListCost",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "ResourceId",
-    "ResourceName",
-    "ResourceType",
-    "ServiceCategory",
-    "ServiceName",
-    "SkuId",
-    "SubAccountId",
-    "SubAccountName",
-    "Tags",
-    "x_UnknownQuantity",
-    "x_UnusedCost",
-    "x_UnusedQuantity",
-    "x_UsedQuantity",
-)
-_PROGRAM = "gpu-rightsizer"
-_UNIT = "GPU-Hours"
+_Charge = Mapping[str, Any]
+_TAGS = {"team": "team", "owner": "owner", "priority-class": "priority_class", "model": "model"}
 
 
-def focus_csv(charges: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def focus_csv(charges: Iterable[_Charge]) -> Iterator[str]:
     """Line by line; lines end in CR LF, as RFC 4180 has it."""
-    yield _line(FOCUS_COLUMNS)
+    yield _line(FOCUS)
     for charge in charges:
-        row = _focus_row(charge)
-        yield _line([row[name] for name in FOCUS_COLUMNS])
+        yield _line(cell(charge) for cell in FOCUS.values())
 
 
-def _line(cells: Sequence[str]) -> str:
+def _line(cells: Iterable[str]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\r\n").writerow(cells)
     return text.getvalue()
 
 
-def _focus_row(charge: Mapping[str, Any]) -> Mapping[str, str]:
-    hours: Hours = charge["hours"]
-    day: datetime.date = charge["day"]
-    cluster, namespace = inert(charge["cluster"]), inert(charge["namespace"])
-    name = f"{charge['namespace']}/{charge['kind']}/{charge['name']}"
-    is_priced = hours.unpriced <= 0
-    cost = _amount(hours.cost) if is_priced else ""
-    held = _amount(hours.held)
-    return {
-        "BilledCost": cost,
-        "BillingAccountId": cluster,
-        "BillingCurrency": charge["currency"],
-        "BillingPeriodEnd": _midnight(_next_month(day)),
-        "BillingPeriodStart": _midnight(day.replace(day=1)),
-        "ChargeCategory": "Usage",
-        "ChargeDescription": "GPU-hours held",
-        "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": _midnight(day + datetime.timedelta(days=1)),
-        "ChargePeriodStart": _midnight(day),
-        "ConsumedQuantity": held,
-        "ConsumedUnit": _UNIT,
-        "ContractedCost": cost,
-        "EffectiveCost": cost,
-        "InvoiceIssuerName": _PROGRAM,
-        "ListCost": cost,
-        "PricingQuantity": held,
-        "PricingUnit": _UNIT,
-        "ProviderName": _PROGRAM,
-        "PublisherName": _PROGRAM,
-        "ResourceId": inert(f"{charge['cluster']}/{name}"),
-        "ResourceName": inert(charge["name"]),
-        "ResourceType": inert(charge["kind"]),
-        "ServiceCategory": "Compute",
-        "ServiceName": "Kubernetes GPUs",
-        "SkuId": inert(charge["model"]),
-        "SubAccountId": inert(f"{charge['cluster']}/{charge['namespace']}"),
-        "SubAccountName": namespace,
-        "Tags": _tags(charge),
-        "x_UnknownQuantity": _amount(hours.unknown),
-        "x_UnusedCost": _amount(hours.unused_cost) if is_priced else "",
-        "x_UnusedQuantity": _amount(hours.unused),
-        "x_UsedQuantity": _amount(hours.used),
-    }
+def _cost(charge: _Charge, of: str = "cost") -> str:
+    return "" if charge["hours"].unpriced > 0 else _amount(charge, of)
 
 
-_TAGS = {"team": "team", "owner": "owner", "priority-class": "priority_class", "model": "model"}
+def _amount(charge: _Charge, of: str = "held") -> str:
+    return f"{round(getattr(charge['hours'], of), _DIGITS):.15g}"
 
 
-def _tags(charge: Mapping[str, Any]) -> str:
+def _name(charge: _Charge, *keys: str) -> str:
+    return inert("/".join(charge[key] for key in keys))
+
+
+def _tags(charge: _Charge) -> str:
     """JSON, as FOCUS has it; a provider's own tags have a prefix."""
     found = {f"{PREFIX}{key}": charge[column] for key, column in _TAGS.items() if charge[column]}
     return json.dumps(found, sort_keys=True)
-
-
-def _amount(value: float) -> str:
-    return f"{round(value, _DIGITS):.15g}"
 
 
 def _midnight(day: datetime.date) -> str:
@@ -320,3 +244,41 @@ def _midnight(day: datetime.date) -> str:
 
 def _next_month(day: datetime.date) -> datetime.date:
     return (day.replace(day=28) + datetime.timedelta(days=4)).replace(day=1)
+
+
+FOCUS: Mapping[str, Callable[[_Charge], str]] = {
+    "BilledCost": _cost,
+    "BillingAccountId": lambda charge: _name(charge, "cluster"),
+    "BillingCurrency": lambda charge: str(charge["currency"]),
+    "BillingPeriodEnd": lambda charge: _midnight(_next_month(charge["day"])),
+    "BillingPeriodStart": lambda charge: _midnight(charge["day"].replace(day=1)),
+    "ChargeCategory": lambda _: "Usage",
+    "ChargeDescription": lambda _: "GPU-hours held",
+    "ChargeFrequency": lambda _: "Usage-Based",
+    "ChargePeriodEnd": lambda charge: _midnight(charge["day"] + datetime.timedelta(days=1)),
+    "ChargePeriodStart": lambda charge: _midnight(charge["day"]),
+    "ConsumedQuantity": _amount,
+    "ConsumedUnit": lambda _: "GPU-Hours",
+    "ContractedCost": _cost,
+    "EffectiveCost": _cost,
+    "InvoiceIssuerName": lambda _: FIELD_MANAGER,
+    "ListCost": _cost,
+    "PricingQuantity": _amount,
+    "PricingUnit": lambda _: "GPU-Hours",
+    "ProviderName": lambda _: FIELD_MANAGER,
+    "PublisherName": lambda _: FIELD_MANAGER,
+    "ResourceId": lambda charge: _name(charge, "cluster", "namespace", "kind", "name"),
+    "ResourceName": lambda charge: _name(charge, "name"),
+    "ResourceType": lambda charge: _name(charge, "kind"),
+    "ServiceCategory": lambda _: "Compute",
+    "ServiceName": lambda _: "Kubernetes GPUs",
+    "SkuId": lambda charge: _name(charge, "model"),
+    "SubAccountId": lambda charge: _name(charge, "cluster", "namespace"),
+    "SubAccountName": lambda charge: _name(charge, "namespace"),
+    "Tags": _tags,
+    "x_UnknownQuantity": lambda charge: _amount(charge, "unknown"),
+    "x_UnusedCost": lambda charge: _cost(charge, "unused_cost"),
+    "x_UnusedQuantity": lambda charge: _amount(charge, "unused"),
+    "x_UsedQuantity": lambda charge: _amount(charge, "used"),
+}
+"""The columns, and each one's value of a charge."""

@@ -12,7 +12,7 @@ import pytest
 from rightsizer.ledger import BY
 from rightsizer.ledger.sums import LEADERS, ClusterTime, Hours, LedgerAccount, LedgerPart, Reclaim
 from rightsizer.report import CSV, LEDGER_FORMS, form
-from rightsizer.report.ledger import FOCUS_COLUMNS, focus_csv
+from rightsizer.report.ledger import FOCUS, focus_csv
 from tests.conftest import Golden
 from tests.rightsizer.build import AT
 from tests.rightsizer.hostile import EVERYTHING
@@ -139,7 +139,7 @@ def test_focus_csv_has_the_mandatory_columns_of_a_usage_charge() -> None:
     charge |= {"team": "vision", "priority_class": "low", "model": "H100", "currency": "EUR"}
     head, line = focus_csv([{**charge, "day": datetime.date(2026, 12, 31), "hours": _hours(10.0)}])
     row = dict(zip(head.strip().split(","), next(csv.reader([line])), strict=True))
-    assert tuple(row) == FOCUS_COLUMNS
+    assert tuple(row) == tuple(FOCUS)
     assert row["ChargePeriodStart"] == "2026-12-31T00:00:00Z"
     assert row["ChargePeriodEnd"] == row["BillingPeriodEnd"] == "2027-01-01T00:00:00Z"
     assert row["BillingPeriodStart"] == "2026-12-01T00:00:00Z"
