@@ -11,8 +11,8 @@ from rightsizer.backtest.replay import Change
 from rightsizer.backtest.summary import WATCHED_S, GroupTotals, Interval, Summary
 from rightsizer.report.csv import inert
 from rightsizer.report.documents import render, stamp
-from rightsizer.report.markdown import escaped
-from rightsizer.report.terminal import wrapped
+from rightsizer.report.markdown import escaped, table
+from rightsizer.report.terminal import table_lines, wrapped
 from rightsizer.text import count, instant, money, safe, span
 
 MOST_NAMED = 20
@@ -104,17 +104,12 @@ def share_of(summary: Summary) -> str:
     return f"{100 * summary.freed.value / summary.held:.0f}%" if summary.held else "-"
 
 
-_JUDGE_WIDTH = 16
+_JUDGE_WIDTHS = (16, 15, 16, 12, 6, 9)
 
 
 def judge_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The table of judges in 80 columns; a long name has a line of its own."""
-    for name, freed, interval, net, stops, returned in ([head.upper() for head in heads], *rows):
-        shown = safe(name)
-        if len(shown) > _JUDGE_WIDTH:
-            yield shown[:80]
-            shown = ""
-        yield f"{shown:<{_JUDGE_WIDTH}} {freed:>15} {interval:>16} {net:>12} {stops:>6} {returned:>9}"
+    """The table of judges in 80 columns."""
+    return table_lines([[head.upper() for head in heads], *rows], _JUDGE_WIDTHS)
 
 
 def between(one: Interval) -> str:
@@ -204,21 +199,14 @@ def part_rows(parts: Mapping[str, GroupTotals]) -> Sequence[tuple[str, ...]]:
     return [(name, f"{one.freed:,.0f}", f"{one.stops}", f"{one.returned}") for name, one in named]
 
 
-_NAME_WIDTH = 44
+_PART_WIDTHS = (44, 15, 6, 9)
 
 
 def _part_lines(by: str, parts: Mapping[str, GroupTotals]) -> Iterator[str]:
-    """A table of them; a long name has a line of its own."""
-    if not parts:
-        return
-    yield ""
-    heads = [head.upper() for head in PART_HEADS]
-    for name, freed, stops, returned in ((f"BY {by.upper()}", *heads), *part_rows(parts)):
-        shown = safe(name)
-        if len(shown) > _NAME_WIDTH:
-            yield f"  {shown[:76]}"
-            shown = ""
-        yield f"  {shown:<{_NAME_WIDTH}}{freed:>16}{stops:>7}{returned:>10}"
+    if parts:
+        yield ""
+        heads = [f"BY {by.upper()}", *(head.upper() for head in PART_HEADS)]
+        yield from table_lines([heads, *part_rows(parts)], _PART_WIDTHS, "  ")
 
 
 def backtest_csv(result: Backtest) -> str:
@@ -231,21 +219,19 @@ def backtest_csv(result: Backtest) -> str:
     return text.getvalue()
 
 
-_COLUMNS = (
-    *(
-        "at",
-        "class",
-        "namespace",
-        "kind",
-        "name",
-        "action",
-        "finding",
-        "rule",
-        "gpus",
-        "gpuHours",
-        "neededAfterSeconds",
-    ),
-)
+_COLUMNS = [
+    "at",
+    "class",
+    "namespace",
+    "kind",
+    "name",
+    "action",
+    "finding",
+    "rule",
+    "gpus",
+    "gpuHours",
+    "neededAfterSeconds",
+]
 
 
 def _cells(one: Change) -> Iterator[str]:
@@ -262,12 +248,12 @@ def backtest_markdown(result: Backtest) -> str:
     """For merge requests and wikis."""
     lines = [f"# Backtest of {count(result.days, 'day')}", "", escaped(headline(result)), ""]
     lines += [escaped(terms_words(result)), ""]
-    lines += _table(heads(result), [(one.judge, *row_of(one)) for one in result.summaries])
+    lines += [_table(heads(result), [(one.judge, *row_of(one)) for one in result.summaries])]
     for summary in result.judged:
         lines += ["", f"## {escaped(summary.judge)}", ""]
         lines += [f"- {escaped(words)}" for words in details(summary, result)]
         for by, parts in summary.groups.items():
-            lines += ["", *_table((by, *PART_HEADS), part_rows(parts))] if parts else []
+            lines += ["", _table((by, *PART_HEADS), part_rows(parts))] if parts else []
         lines += ["", "Needed again:", ""] if summary.hurt else []
         lines += [f"- {escaped(words)}" for words in hurt_list(summary)]
     lines += ["", "## Not known", "", *(f"- {escaped(words)}" for words in result.unknown)]
@@ -279,11 +265,8 @@ def heads(result: Backtest) -> Sequence[str]:
     return "policy or rule", "freed GPU-hours", "90 %", result.currency, "stops", "returned"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield "| --- |" + " ---: |" * (len(heads) - 1)
-    for row in rows:
-        yield f"| {' | '.join(map(escaped, row))} |"
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return table(heads, (map(escaped, row) for row in rows), numbers=frozenset(heads[1:]))
 
 
 def row_of(one: Summary) -> Iterator[str]:

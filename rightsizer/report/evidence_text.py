@@ -11,7 +11,7 @@ from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
 from rightsizer.report.rows import Totals, advice_on, proposal_words, remarks, totals_of
 from rightsizer.report.table import nodes_and_problems, summary_lines, top_lines
-from rightsizer.report.terminal import INDENT, WIDTH, Paint, wrapped
+from rightsizer.report.terminal import INDENT, WIDTH, Paint, table_lines, wrapped
 from rightsizer.text import block_words, count, gpus_number, instant, safe, wanted_words
 
 _NAME_COLUMN = 17
@@ -125,14 +125,8 @@ def _totals_lines(accounts: CostSummary, prices: Prices, paint: Paint) -> Iterat
 
 
 def _total_table(table: Totals, paint: Paint) -> Iterator[str]:
-    widths = _TOTAL_WIDTHS[: len(table.head)]
-    left = paint.width - sum(_TOTAL_WIDTHS)
-    head = "".join(f"{name.upper():>{width}}" for name, width in zip(table.head, widths, strict=True))
-    yield paint.bold(f"{table.title.upper():<{left}}{head}")
-    for name, cells in table.rows:
-        shown = safe(name) if len(name) < left else safe(name)[: left - 4] + "..."
-        yield f"{shown:<{left}}" + "".join(
-            f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
-        )
+    widths = (paint.width - sum(_TOTAL_WIDTHS), *(width - 1 for width in _TOTAL_WIDTHS[: len(table.head)]))
+    head, *lines = table_lines(table.lines, widths)
+    yield from (paint.bold(head), *lines)
     if table.more:
         yield paint.dim(f"and {table.more} more")

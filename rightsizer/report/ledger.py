@@ -17,8 +17,8 @@ from rightsizer.report.csv import inert
 from rightsizer.report.documents import API_VERSION, render, stamp
 from rightsizer.report.markdown import escaped, total_table
 from rightsizer.report.rows import ROWS, Totals
-from rightsizer.report.terminal import WIDTH, wrapped
-from rightsizer.text import count, instant, money, number, percent, safe, short
+from rightsizer.report.terminal import WIDTH, table_lines, wrapped
+from rightsizer.text import count, instant, money, number, percent, short
 
 NOBODY = "(none)"
 _DIGITS = 4
@@ -104,18 +104,8 @@ def ledger_table(account: LedgerAccount) -> str:
 
 
 def _table_lines(table: Totals) -> Iterator[str]:
-    width = WIDTH - _CELL * len(table.head)
-
-    def line(name: str, cells: Iterable[str]) -> str:
-        return (f"{name:<{width}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)).rstrip()
-
-    yield line(table.title.upper(), table.head)
-    for name, cells in table.rows:
-        shown = safe(name)
-        if len(shown) >= width:
-            yield from wrapped(shown, "")
-            shown = ""
-        yield line(shown, cells)
+    widths = (WIDTH - _CELL * len(table.head), *[_CELL - 1] * len(table.head))
+    yield from table_lines(table.lines, widths)
     if table.more:
         yield f"and {table.more} more"
 

@@ -49,9 +49,9 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
         ],
         [f"{escaped(cluster_words(plan))}. Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
         *([list(map(escaped, remarks(accounts, prices)))] if rows else []),
-        *([total_table(table)] for table in totals_of(accounts, prices) if rows),
+        *([total_table(part)] for part in totals_of(accounts, prices) if rows),
         ["## Workloads"] if rows else [],
-        [_table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
+        [table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
         list(_commands(rows)),
         list(_autoscalers(rows)),
         _listed("## Nodes", node_lines(plan, prices)),
@@ -80,14 +80,16 @@ def _cells(row: Row) -> Iterator[str]:
     yield "; ".join(map(escaped, (*finding.words, *proposal, *row.obstacles, *also)))
 
 
-def total_table(table: Totals) -> str:
+def total_table(totals: Totals) -> str:
     """A table of totals."""
-    rows = [[escaped(name), *map(escaped, cells)] for name, cells in table.rows]
-    text = _table((table.title, *map(escaped, table.head)), rows, numbers=frozenset(map(escaped, table.head)))
-    return f"{text}\n\nand {table.more} more" if table.more else text
+    rows = [[escaped(name), *map(escaped, cells)] for name, cells in totals.rows]
+    head = tuple(map(escaped, totals.head))
+    text = table((totals.title, *head), rows, numbers=frozenset(head))
+    return f"{text}\n\nand {totals.more} more" if totals.more else text
 
 
-def _table(head: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str]) -> str:
+def table(head: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str]) -> str:
+    """A table of escaped cells, with numbers to the right."""
     rules = ["---:" if name in numbers else "---" for name in head]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *rows))
 

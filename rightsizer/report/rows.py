@@ -202,6 +202,12 @@ class Totals:
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     more: int = 0
 
+    @property
+    def lines(self) -> Sequence[tuple[str, ...]]:
+        """The heads in capital letters, and the rows."""
+        heads = tuple(map(str.upper, (self.title, *self.head)))
+        return [heads, *((name, *cells) for name, cells in self.rows)]
+
 
 def totals_of(accounts: CostSummary, prices: Prices) -> tuple[Totals, ...]:
     """The whole fleet's table, and one for each of its partitions."""

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 from rightsizer.model import Result, Verdict
 from rightsizer.text import safe
@@ -35,6 +36,18 @@ def wrapped(text: str, indent: str = INDENT, width: int = WIDTH) -> list[str]:
     joined = re.sub(r"(?<=\d) (?=[A-Za-z])", "\u00a0", safe(text))
     wrapper = _PathWrapper(width, initial_indent=indent, subsequent_indent=indent + "  ")
     return [line.replace("\u00a0", " ") for line in wrapper.wrap(joined)]
+
+
+def table_lines(rows: Iterable[Sequence[str]], widths: Sequence[int], indent: str = "") -> Iterator[str]:
+    """Lines of a table; a first cell that is too long has lines of its own."""
+    first, *others = widths
+    for name, *cells in rows:
+        shown = safe(name)
+        if len(shown) > first:
+            yield from wrapped(shown, indent)
+            shown = ""
+        aligned = (f" {cell:>{width}}" for cell, width in zip(cells, others, strict=True))
+        yield f"{indent}{shown:<{first}}{''.join(aligned)}".rstrip()
 
 
 class _PathWrapper(textwrap.TextWrapper):
