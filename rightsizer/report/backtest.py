@@ -1,15 +1,13 @@
 """A backtest as text, Markdown, CSV and a document: what each judge frees, and whom it hurts. Pure."""
 
-import csv
 import dataclasses
 import datetime
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.backtest.replay import Change
 from rightsizer.backtest.summary import WATCHED_S, GroupTotals, Interval, Summary
-from rightsizer.report.csv import inert
+from rightsizer.report.csv import Value, csv_lines
 from rightsizer.report.documents import render, stamp
 from rightsizer.report.markdown import escaped, table
 from rightsizer.report.terminal import table_lines, wrapped
@@ -209,39 +207,26 @@ def _part_lines(by: str, parts: Mapping[str, GroupTotals]) -> Iterator[str]:
         yield from table_lines([heads, *part_rows(parts)], _PART_WIDTHS, "  ")
 
 
+_COLUMNS: Mapping[str, Callable[[tuple[str, Change]], Value]] = {
+    "judge": lambda row: row[0],
+    "at": lambda row: f"{row[1].at:%Y-%m-%dT%H:%M:%SZ}",
+    "class": lambda row: row[1].priority_class,
+    "namespace": lambda row: row[1].ref.namespace,
+    "kind": lambda row: row[1].ref.kind,
+    "name": lambda row: row[1].ref.name,
+    "action": lambda row: row[1].action.value,
+    "finding": lambda row: row[1].finding,
+    "rule": lambda row: row[1].rule,
+    "gpus": lambda row: row[1].gpus,
+    "gpuHours": lambda row: row[1].gpu_hours,
+    "neededAfterSeconds": lambda row: row[1].needed_after_s,
+}
+
+
 def backtest_csv(result: Backtest) -> str:
-    """Every change of every judge, one row each; lines end in CR LF, as RFC 4180 has it."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(("judge", *_COLUMNS))
-    for summary in result.summaries:
-        writer.writerows((inert(summary.judge), *_cells(change)) for change in summary.changes)
-    return text.getvalue()
-
-
-_COLUMNS = [
-    "at",
-    "class",
-    "namespace",
-    "kind",
-    "name",
-    "action",
-    "finding",
-    "rule",
-    "gpus",
-    "gpuHours",
-    "neededAfterSeconds",
-]
-
-
-def _cells(one: Change) -> Iterator[str]:
-    yield f"{one.at:%Y-%m-%dT%H:%M:%SZ}"
-    ref = one.ref
-    texts = (one.priority_class, ref.namespace, ref.kind, ref.name, one.action.value, one.finding, one.rule)
-    yield from map(inert, texts)
-    yield f"{one.gpus:.15g}"
-    yield f"{round(one.gpu_hours, 4):.15g}"
-    yield "" if one.needed_after_s is None else f"{one.needed_after_s:.15g}"
+    """Every change of every judge, one row each."""
+    rows = ((summary.judge, change) for summary in result.summaries for change in summary.changes)
+    return "".join(csv_lines(_COLUMNS, rows))
 
 
 def backtest_markdown(result: Backtest) -> str:

@@ -1,4 +1,4 @@
-"""A plan as CSV (RFC 4180) for spreadsheets: one header line, one row for each workload. Pure.
+"""CSV (RFC 4180) for spreadsheets, such as of a plan: one header line, one row for each workload. Pure.
 
 Spreadsheets run what looks like a formula, and names in a cluster are not trusted.
 https://owasp.org/www-community/attacks/CSV_Injection
@@ -6,7 +6,8 @@ https://owasp.org/www-community/attacks/CSV_Injection
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from rightsizer.model import ClusterName, Plan
 from rightsizer.planning.cost_summary import CostSummary
@@ -19,10 +20,11 @@ _DANGEROUS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _DIGITS = 4
 
-_Value = str | float | None
+Value = str | float | None
+_T = TypeVar("_T")
 
 # Numbers in base units; an empty cell is unknown, never zero.
-_COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
+_COLUMNS: Mapping[str, Callable[[Row], Value]] = {
     "namespace": lambda row: row.decision.workload.ref.namespace,
     "kind": lambda row: row.decision.workload.ref.kind,
     "name": lambda row: row.decision.workload.ref.name,
@@ -61,23 +63,29 @@ _COLUMNS: Mapping[str, Callable[[Row], _Value]] = {
 
 
 def plan_csv(plan: Plan, accounts: CostSummary, prices: Prices) -> str:  # noqa: ARG001 - every form's signature
-    """Lines end in CR LF, as the RFC has it."""
+    """Each row ends with the cluster's context and server."""
     cluster = plan.cluster or ClusterName("", "")
-    where = {"context": inert(cluster.context), "server": inert(cluster.server)}
+    where = {"context": lambda _: cluster.context, "server": lambda _: cluster.server}
+    return "".join(csv_lines({**_COLUMNS, **where}, rows_of(plan, prices)))
+
+
+def csv_lines(columns: Mapping[str, Callable[[_T], Value]], rows: Iterable[_T]) -> Iterator[str]:
+    """The header, and a line for each row; lines end in CR LF, as the RFC has it."""
+    yield _line(columns)
+    for row in rows:
+        yield _line(_cell(tell(row)) for tell in columns.values())
+
+
+def _line(cells: Iterable[str]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow((*_COLUMNS, *where))
-    writer.writerows((*_cells(row), *where.values()) for row in rows_of(plan, prices))
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
     return text.getvalue()
 
 
-def _cells(row: Row) -> Iterator[str]:
-    for tell in _COLUMNS.values():
-        value = tell(row)
-        if isinstance(value, str):
-            yield inert(value)
-        else:
-            yield "" if value is None else f"{round(value, _DIGITS):.15g}"
+def _cell(value: Value) -> str:
+    if isinstance(value, str):
+        return inert(value)
+    return "" if value is None else f"{round(value, _DIGITS):.15g}"
 
 
 def inert(text: str) -> str:

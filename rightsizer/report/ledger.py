@@ -4,16 +4,14 @@ CSV has the columns of FOCUS 1.2 (https://focus.finops.org/focus-specification/v
 day. Prices are list prices, and nobody sends an invoice: so all four costs are the same amount, and empty if unknown.
 """
 
-import csv
 import datetime
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.ledger.sums import Hours, LedgerAccount, LedgerPart, Reclaim
-from rightsizer.report.csv import inert
+from rightsizer.report.csv import Value, csv_lines
 from rightsizer.report.documents import API_VERSION, render, stamp
 from rightsizer.report.markdown import escaped, total_table
 from rightsizer.report.rows import ROWS, Totals
@@ -198,28 +196,16 @@ _TAGS = {"team": "team", "owner": "owner", "priority-class": "priority_class", "
 
 
 def focus_csv(charges: Iterable[_Charge]) -> Iterator[str]:
-    """Line by line; lines end in CR LF, as RFC 4180 has it."""
-    yield _line(FOCUS)
-    for charge in charges:
-        yield _line(cell(charge) for cell in FOCUS.values())
+    """Line by line: a fleet has millions."""
+    return csv_lines(FOCUS, charges)
 
 
-def _line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow(cells)
-    return text.getvalue()
-
-
-def _cost(charge: _Charge, of: str = "cost") -> str:
-    return "" if charge["hours"].unpriced > 0 else _amount(charge, of)
-
-
-def _amount(charge: _Charge, of: str = "held") -> str:
-    return f"{round(getattr(charge['hours'], of), _DIGITS):.15g}"
+def _cost(charge: _Charge) -> float | None:
+    return None if charge["hours"].unpriced > 0 else charge["hours"].cost
 
 
 def _name(charge: _Charge, *keys: str) -> str:
-    return inert("/".join(charge[key] for key in keys))
+    return "/".join(charge[key] for key in keys)
 
 
 def _tags(charge: _Charge) -> str:
@@ -236,10 +222,10 @@ def _next_month(day: datetime.date) -> datetime.date:
     return (day.replace(day=28) + datetime.timedelta(days=4)).replace(day=1)
 
 
-FOCUS: Mapping[str, Callable[[_Charge], str]] = {
+FOCUS: Mapping[str, Callable[[_Charge], Value]] = {
     "BilledCost": _cost,
-    "BillingAccountId": lambda charge: _name(charge, "cluster"),
-    "BillingCurrency": lambda charge: str(charge["currency"]),
+    "BillingAccountId": lambda charge: charge["cluster"],
+    "BillingCurrency": lambda charge: charge["currency"],
     "BillingPeriodEnd": lambda charge: _midnight(_next_month(charge["day"])),
     "BillingPeriodStart": lambda charge: _midnight(charge["day"].replace(day=1)),
     "ChargeCategory": lambda _: "Usage",
@@ -247,28 +233,28 @@ FOCUS: Mapping[str, Callable[[_Charge], str]] = {
     "ChargeFrequency": lambda _: "Usage-Based",
     "ChargePeriodEnd": lambda charge: _midnight(charge["day"] + datetime.timedelta(days=1)),
     "ChargePeriodStart": lambda charge: _midnight(charge["day"]),
-    "ConsumedQuantity": _amount,
+    "ConsumedQuantity": lambda charge: charge["hours"].held,
     "ConsumedUnit": lambda _: "GPU-Hours",
     "ContractedCost": _cost,
     "EffectiveCost": _cost,
     "InvoiceIssuerName": lambda _: FIELD_MANAGER,
     "ListCost": _cost,
-    "PricingQuantity": _amount,
+    "PricingQuantity": lambda charge: charge["hours"].held,
     "PricingUnit": lambda _: "GPU-Hours",
     "ProviderName": lambda _: FIELD_MANAGER,
     "PublisherName": lambda _: FIELD_MANAGER,
     "ResourceId": lambda charge: _name(charge, "cluster", "namespace", "kind", "name"),
-    "ResourceName": lambda charge: _name(charge, "name"),
-    "ResourceType": lambda charge: _name(charge, "kind"),
+    "ResourceName": lambda charge: charge["name"],
+    "ResourceType": lambda charge: charge["kind"],
     "ServiceCategory": lambda _: "Compute",
     "ServiceName": lambda _: "Kubernetes GPUs",
-    "SkuId": lambda charge: _name(charge, "model"),
+    "SkuId": lambda charge: charge["model"],
     "SubAccountId": lambda charge: _name(charge, "cluster", "namespace"),
-    "SubAccountName": lambda charge: _name(charge, "namespace"),
+    "SubAccountName": lambda charge: charge["namespace"],
     "Tags": _tags,
-    "x_UnknownQuantity": lambda charge: _amount(charge, "unknown"),
-    "x_UnusedCost": lambda charge: _cost(charge, "unused_cost"),
-    "x_UnusedQuantity": lambda charge: _amount(charge, "unused"),
-    "x_UsedQuantity": lambda charge: _amount(charge, "used"),
+    "x_UnknownQuantity": lambda charge: charge["hours"].unknown,
+    "x_UnusedCost": lambda charge: None if _cost(charge) is None else charge["hours"].unused_cost,
+    "x_UnusedQuantity": lambda charge: charge["hours"].unused,
+    "x_UsedQuantity": lambda charge: charge["hours"].used,
 }
 """The columns, and each one's value of a charge."""
