@@ -25,7 +25,7 @@ from rightsizer.cli.connection import cluster_settings, gpu_resources
 from rightsizer.cli.extender_endpoint import STALE, Extender
 from rightsizer.cli.http_endpoint import TlsFiles, answering, serving
 from rightsizer.cli.messages import log_to_stderr, log_work
-from rightsizer.cli.plan_session import KeptState, PlanSession, program_version, utc_now
+from rightsizer.cli.plan_session import KeptState, PlanSession, utc_now
 from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.cli.run_command import ENDING, signals_held, when
 from rightsizer.cli.scheduler import keep_running, longest_wait, trigger_of
@@ -175,7 +175,7 @@ class _Plans:
             self._run, self._slots = found.run, found.slots
             self._metrics.differed(found.differences)
             if self._arguments.state_file:
-                state_file.save([found.slots], pathlib.Path(self._arguments.state_file))
+                state_file.write([found.slots], pathlib.Path(self._arguments.state_file))
             self._uids.clear()
             self._state.planned(found.candidates, began_at=began)
             pods = sum(len(one.pods) for one in found.candidates)
@@ -267,16 +267,17 @@ def _plan(
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     differences: list[int] = []
     slots = KeptSlots(lambda _, number: differences.append(number), verified_every=VERIFIED_EVERY)
-    if saved:
-        slots.restore(saved, program_version())
-    elif arguments.state_file:
-        state_file.restore([slots], pathlib.Path(arguments.state_file))
     try:
         with contextlib.closing(PlanSession(arguments, kept=KeptState(slots=slots))) as session:
+            owner = state_file.owner_of(session.cluster)
+            if saved:
+                slots.restore(saved, owner)
+            elif arguments.state_file:
+                state_file.restore([slots], pathlib.Path(arguments.state_file), session.cluster)
             plan = session.observe()
             policy, own, instance = session.policy.policy, session.own, session.instance
             found = candidates_of(plan, policy, own=own, instance=instance, named=named)
-            kept = slots.saved(program_version())
+            kept = slots.saved(owner)
             sender.send(_Planned(plan.run, found, cycle_words(plan), kept, sum(differences)))
     except RightsizerError as error:
         sender.send(str(error))

@@ -25,7 +25,7 @@ from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
 from rightsizer.cli.messages import log_work
 from rightsizer.cli.pending_watch import PendingWatch
-from rightsizer.cli.plan_session import KeptState, PlanSession, program_version
+from rightsizer.cli.plan_session import KeptState, PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
 from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
@@ -100,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     slots = KeptSlots(compared, verified_every=every)
     tables = KeptTables(compared, full, verified_every=every)
     if arguments.state_file:
-        state_file.restore((slots, tables), pathlib.Path(arguments.state_file))
+        with contextlib.closing(connect()) as cluster:
+            state_file.restore((slots, tables), pathlib.Path(arguments.state_file), cluster)
     kept = KeptState(objects, slots, tables, {})
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
@@ -322,7 +323,7 @@ class _Cycles:
         self._policy = session.policy.policy
         self.gates = self._policy.queues.gates
         with contextlib.closing(session), contextlib.ExitStack() as stack:
-            stack.callback(self._save)
+            stack.callback(self._save, session.cluster)
             stack.callback(self._publish_breaker, session)
             stack.callback(self._publish_backtest, session)
             if self._lease is not None and acts:
@@ -339,15 +340,11 @@ class _Cycles:
             elif self._recorder is not None:
                 self._recorder.plan(plan, prices)
 
-    def _save(self) -> None:
+    def _save(self, cluster: Cluster) -> None:
         """Save what was read of histories, also by a cycle that failed later."""
         if self._arguments.state_file:
-            kept = (
-                one.saved(program_version())
-                for one in (self._kept.slots, self._kept.tables)
-                if one is not None
-            )
-            state_file.save(kept, pathlib.Path(self._arguments.state_file))
+            kept = [one for one in (self._kept.slots, self._kept.tables) if one is not None]
+            state_file.save(kept, pathlib.Path(self._arguments.state_file), cluster)
 
     def _publish(self, plan: Plan, prices: Prices) -> None:
         blocks = {block.code for one in plan.decisions for block in one.blockers}

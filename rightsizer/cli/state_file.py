@@ -11,6 +11,9 @@ from typing import Protocol
 import msgspec
 
 from rightsizer.cli.plan_session import program_version
+from rightsizer.errors import ClusterError
+from rightsizer.kube.api_objects import Metadata
+from rightsizer.kube.cluster import Cluster
 
 MOST_BYTES = 1 << 30
 """Larger files are not read."""
@@ -21,28 +24,61 @@ log = logging.getLogger(__name__)
 class Kept(Protocol):
     """What is kept for the next process."""
 
+    def saved(self, owner: str) -> bytes:
+        """All of it."""
+        ...
+
     def restore(self, data: bytes, owner: str) -> None:
         """Continue with what another process saved; raises ValueError, and takes nothing over, if it cannot."""
         ...
 
 
-def restore(kept: Sequence[Kept], path: pathlib.Path) -> None:
-    """Continue with what is in the file, if this version wrote it."""
+def owner_of(cluster: Cluster) -> str:
+    """Who may continue with a file: this version, for the cluster with this UID, which is that of kube-system.
+
+    Raises:
+        ClusterError: It cannot be read.
+    """
+    named = "metadata.name=kube-system"
+    found = cluster.list_all("/api/v1/namespaces", Metadata, metadata_only=True, field_selector=named)
+    return " ".join((program_version(), *(one.metadata.uid for one in found)))
+
+
+def restore(kept: Sequence[Kept], path: pathlib.Path, cluster: Cluster) -> None:
+    """Continue with what is in the file, if this version wrote it for this cluster."""
     if not path.is_file():
         log.info("--state-file %s: there is no such file yet", path)
         return
     try:
-        with path.open("rb") as file:
-            parts = msgspec.msgpack.decode(file.read(MOST_BYTES), type=list[bytes])
+        parts, owner = _parts(path, len(kept)), owner_of(cluster)
         for each, data in zip(kept, parts, strict=True):
-            each.restore(data, program_version())
+            each.restore(data, owner)
     except msgspec.DecodeError:
         log.warning("--state-file %s is not used whole: it is damaged; what it lacks is queried", path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ClusterError) as error:
         log.warning("--state-file %s is not used whole: %s; what it lacks is queried", path, error)
 
 
-def save(kept: Iterable[bytes], path: pathlib.Path) -> None:
+def _parts(path: pathlib.Path, number: int) -> list[bytes]:
+    with path.open("rb") as file:
+        parts = msgspec.msgpack.decode(file.read(MOST_BYTES), type=list[bytes])
+    if len(parts) != number:
+        message = "another command wrote it"
+        raise ValueError(message)
+    return parts
+
+
+def save(kept: Sequence[Kept], path: pathlib.Path, cluster: Cluster) -> None:
+    """Replace the file by all that is kept."""
+    try:
+        owner = owner_of(cluster)
+    except ClusterError as error:
+        log.warning("--state-file %s is not written: %s", path, error)
+        return
+    write((one.saved(owner) for one in kept), path)
+
+
+def write(kept: Iterable[bytes], path: pathlib.Path) -> None:
     """Replace the file; a reader finds the old one or the new one, never a part."""
     name = ""
     try:

@@ -231,7 +231,7 @@ class KeptTables:
         self._tables = {}
 
     def saved(self, owner: str) -> bytes:
-        """All of it, for a later process of the same owner: the version of the program."""
+        """All of it, for a later process of the same owner: version and cluster."""
         tables = [
             _TableInFile(
                 question,
@@ -269,7 +269,7 @@ class KeptTables:
         except (*_UNREADABLE, msgspec.DecodeError, MemoryError) as error:
             raise ValueError(f"it cannot be read: {error}") from error
         if head.owner != owner:
-            raise ValueError("it is of another version")
+            raise ValueError("it is of another version, or of another cluster")
         self._first, self._tables = head.first, found
         self._ends = tuple(sorted({one.rows.end for one in found.values()}))[-2:]
 

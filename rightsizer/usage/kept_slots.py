@@ -98,7 +98,7 @@ class KeptSlots:
         self._tables.clear()
 
     def saved(self, owner: str) -> bytes:
-        """All of it, for a later process of the same owner: the version of the program."""
+        """All of it, for a later process of the same owner: version and cluster."""
         tables = {name: _packed(table) for name, table in self._tables.items()}
         content = zlib.compress(_ENCODER.encode(_Saved(owner, tables)), level=1)
         return hashlib.sha256(content).digest() + content
@@ -121,7 +121,7 @@ class KeptSlots:
                 f"it cannot be read, or is larger than {MOST_BYTES >> 20} MiB: {error}"
             ) from error
         if saved.owner != owner:
-            raise ValueError("it is of another version")
+            raise ValueError("it is of another version, or of another cluster")
         self._tables = collections.OrderedDict(tables)
 
 

@@ -50,6 +50,7 @@ class ApiServer:
         termination_delay_s: How long a pod takes to terminate.
         third_party: Whether third-party kinds are served; each costs gpu-rightsizer a request.
         tls: Whether it serves HTTPS, with an authority of its own. kubectl sends a token to no other server.
+        seed: Of UIDs and generated names.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class ApiServer:
         termination_delay_s: float = 0.2,
         third_party: bool = True,
         tls: bool = False,
+        seed: int = 1,
     ) -> None:
         self._third_party = third_party
         self._authority = trustme.CA(organization_name="gpu-rightsizer simulator") if tls else None
         self._store = Store()
-        self._registry = Registry(self._store, lambda: rfc3339(clock()))
+        self._registry = Registry(self._store, lambda: rfc3339(clock()), seed)
         self.access = Access()
         api = Api(self._registry, self.access, third_party=third_party)
         self.backends = api.backends

@@ -39,9 +39,11 @@ class World:
         labels: Extra labels of all series that are recorded from now on.
     """
 
-    def __init__(self, directory: pathlib.Path, prometheus: SeriesStore, *, exported: bool = True) -> None:
+    def __init__(
+        self, directory: pathlib.Path, prometheus: SeriesStore, *, exported: bool = True, seed: int = 1
+    ) -> None:
         self.clock = MovingClock()
-        self.api = ApiServer(clock=self.clock, termination_delay_s=0.0)
+        self.api = ApiServer(clock=self.clock, termination_delay_s=0.0, seed=seed)
         self.prometheus = prometheus
         self.directory = directory
         self.team = f"team-{uuid.uuid4().hex[:8]}"

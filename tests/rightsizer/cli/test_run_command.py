@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rightsizer.report.metrics import METRICS
 from simulator.kube import Fault
+from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import run_command
 from tests.rightsizer.relay import Relay
 from tests.rightsizer.test_scenarios import DEFAULT_POLICY
@@ -595,3 +596,24 @@ def test_state_file_lets_next_process_ask_only_for_new_minutes(world: World, com
         assert minutes() > least
         assert "is not written" in said[-1]
     assert [one.name for one in file.parent.iterdir()] == [file.name]
+
+
+def test_state_file_of_another_cluster_or_command_is_not_used(
+    world: World, prometheus: Prometheus, tmp_path: pathlib.Path
+) -> None:
+    """Clusters may ask one Prometheus by one address: names of pods are no proof of which cluster they are in."""
+    file = tmp_path / "kept"
+    given = ("--state-file", str(file))
+    with running(world, *given) as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        assert run.end() == 0
+    (tmp_path / "other").mkdir()
+    with World(tmp_path / "other", prometheus, seed=2) as other, running(other, *given) as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        assert "it is of another version, or of another cluster; what it lacks is queried" in run.said
+        assert run.end() == 0
+    flags = ("--extender-listen", "127.0.0.1:0")
+    with running(world, *given, *flags, command="extend") as run:
+        wait_for(lambda: run.cycles() >= 1, run)
+        assert "another command wrote it; what it lacks is queried" in run.said
+        assert run.end() == 0
