@@ -60,6 +60,7 @@ PROFILE_STEPS = 48
 SlotsByUse = dict[UseKey, bytearray]
 Profiles = dict[PodKey, list[float | None]]
 PowerByUse = dict[UseKey, dict[int, float]]
+SecondsBySlot = dict[DeviceKey, dict[int, float]]
 
 T = TypeVar("T")
 
@@ -343,7 +344,7 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> SlotsByUse
     """
     querier, grid = query.querier, query.grid
     shared = _shared_devices(querier)
-    unknown_s = unknown_seconds(querier, grid, sorted({key[2] for key in by_use}))
+    unattributed_s, unknown_s = unknown_seconds(querier, grid, sorted({key[2] for key in by_use}))
     build = functools.partial(pod_busy, querier, grid.slot)
     counted_busy: dict[UseKey, bytearray] = {}  # by any exporter
     elsewhere: SlotsByUse = {}
@@ -360,6 +361,10 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> SlotsByUse
                 row[slot], is_busy[slot] = Slot.BUSY, True
             elif row[slot] == Slot.BUSY and device in shared and not is_busy[slot]:
                 row[slot] = Slot.IDLE if is_known else Slot.UNKNOWN
+    for key, row in by_use.items():
+        for slot, seconds in () if key[2:] in shared else unattributed_s.get(key[2:], {}).items():
+            if seconds > SLACK_S and row[slot] == Slot.IDLE:
+                row[slot] = Slot.BUSY  # no other pod has the device
     return elsewhere
 
 
@@ -375,19 +380,20 @@ def _shared_devices(querier: SourceQuerier) -> set[DeviceKey]:
 
 def unknown_seconds(
     querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str]
-) -> dict[DeviceKey, dict[int, float]]:
-    """Seconds of gaps and unattributed work of each device in each slot; no slot without both counters."""
+) -> tuple[SecondsBySlot, SecondsBySlot]:
+    """Seconds of unattributed work of each device, and of that and gaps: there no slot without both counters."""
     gaps = _increases(querier, grid, uuids, GAPS)
-    return {
+    unattributed = _increases(querier, grid, uuids, UNATTRIBUTED, NOT_A_PODS)
+    return unattributed, {
         device: {slot: value + gaps[device][slot] for slot, value in row.items() if slot in gaps[device]}
-        for device, row in _increases(querier, grid, uuids, UNATTRIBUTED, NOT_A_PODS).items()
+        for device, row in unattributed.items()
         if device in gaps
     }
 
 
 def _seconds_in_reach(
     querier: SourceQuerier, grid: SlotGrid, uuids: Sequence[str], pods: LabelNames
-) -> dict[DeviceKey, dict[int, float]]:
+) -> SecondsBySlot:
     """Those of devices in reach, with what no series explains."""
     query = functools.partial(_increases, querier, grid, uuids)
     found, total, unattributed = query(GAPS), query(DEVICE_BUSY), query(UNATTRIBUTED)
@@ -416,7 +422,7 @@ def _increases(
     metric: str,
     *more: str,
     parts: Sequence[str] = (REASON,),
-) -> dict[DeviceKey, dict[int, float]]:
+) -> SecondsBySlot:
     """The increase of a counter of devices in each slot, summed over its parts; of several exporters the highest."""
     labels = querier.source.labels
     target = (*labels.device_key, *TARGET_LABELS)

@@ -142,7 +142,7 @@ class _ChunkQuery:
     def _add_unknown(self) -> None:
         """Of devices, to each of their uses."""
         uuids = sorted({key[2] for key, one in self.found.items() if set(one.columns["busy"]) != {MISSING}})
-        known = unknown_seconds(self.querier, self.grid, uuids)
+        _, known = unknown_seconds(self.querier, self.grid, uuids)
         for key, entry in self.found.items():
             seconds = known.get(key[2:], {})
             row = np.array([seconds.get(slot, math.nan) for slot in range(self.grid.slots)])

@@ -120,6 +120,16 @@ def test_history_counter_makes_bursts_between_samples_busy(metrics: Metrics) -> 
     assert _history(metrics, "a").strip(".") in {"#", "##"}
 
 
+def test_history_unattributed_work_is_that_of_the_only_pod_of_its_gpu(metrics: Metrics) -> None:
+    """As in the usage of a window: which pod worked is unknown, but no other one has the GPU."""
+    metrics.write({UTIL: 0.0, exporter_counters.POD_BUSY: 0.0}, pod="a")
+    lost = rising(lambda left: 5.0 if left == 290 else 0.0)
+    device = {"UUID": "GPU-a", "namespace": ""}
+    metrics.write({exporter_counters.DEVICE_BUSY: lost, exporter_counters.GAPS: 0.0}, device)
+    metrics.write({exporter_counters.UNATTRIBUTED: lost}, device, reason="gone")
+    assert _history(metrics, "a").strip(".") in {"#", "##"}
+
+
 @pytest.mark.parametrize(
     ("lost", "expected"), [(0.0, "."), (30.0, "?")], ids=["all-told-apart", "some-unattributed"]
 )
