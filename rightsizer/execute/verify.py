@@ -75,7 +75,8 @@ class _Followed:
         yield from self._resume(context)
         if not self.is_reported:
             effect, rollbacks = _effect(self.decision, fleet, context)
-            is_open = effect.left or effect.is_deallocating or effect.health == Health.WAITING
+            waits = effect.left or effect.is_deallocating or effect.health == Health.WAITING
+            is_open = waits and not rollbacks
             is_waited_for = self.is_paused or not effect.has_begun
             span_s = max(deadline.span_s, PAUSE_S) if is_waited_for else deadline.span_s
             is_cut_short = deadline.is_stopped() or deadline.is_wanted()

@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from rightsizer.planning.kept_sizes import MOST, NAME
-from simulator.kube import Fault
+from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.kubectl import claim
 from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
@@ -174,10 +175,12 @@ def _gpus(world: World) -> str:
     return amount
 
 
-def _ends(world: World, reason: str, waiting: str | None = None) -> None:
+def _ends(
+    world: World, reason: str, waiting: str | None = None, *, pod: dict[str, Any] | None = None
+) -> None:
     """Let a container of the shrunk workload end now."""
     now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2)
-    pod = world.pods_of(world.team, "half-used")[0]
+    pod = pod or world.pods_of(world.team, "half-used")[0]
     status = dict(pod["status"]["containerStatuses"][0])
     status["lastState"] = {
         "terminated": {"reason": reason, "exitCode": 137, "finishedAt": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -208,6 +211,37 @@ def test_reconcile_unhealthy_workload_is_rolled_back_with_warning(
     assert entry["end"] == "rollback"
     (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "RolledBack")
     assert event["type"] == "Warning"
+
+
+def test_verify_rollback_while_old_pods_still_terminate_is_reported(world: World) -> None:
+    """It is not taken for a change that was made, once they are gone."""
+    usage = [["busy", "idle"], ["busy", "idle"]]
+    world.add("Deployment", world.team, "half-used", {"replicas": 2, "gpus": 2, "usage": usage})
+    old = {pod["metadata"]["name"] for pod in world.pods_of(world.team, "half-used")}
+    for name in old:
+        world.api.patch("Pod", world.team, name, {"metadata": {"finalizers": ["example.com/hold"]}})
+    written, add = threading.Event(), world.api.requests.add
+
+    def noted(entry: LoggedRequest) -> None:
+        add(entry)
+        if entry.method == "PATCH" and entry.path.endswith("deployments/half-used") and not entry.dry_run:
+            written.set()
+
+    def fail() -> None:
+        written.wait(60)
+        world.api.settle()
+        new = next(
+            one for one in world.pods_of(world.team, "half-used") if one["metadata"]["name"] not in old
+        )
+        _ends(world, "OOMKilled", "CrashLoopBackOff", pod=new)
+
+    world.api.requests.add = noted  # type: ignore[method-assign]
+    failing = threading.Thread(target=fail)
+    failing.start()
+    run = _apply(world, "--verify-for", "20s", policy=SHRINK)
+    failing.join()
+    assert _reconciliations(run) == [("half-used", "rollback")], run.out
+    assert _gpus(world) == "2"
 
 
 @pytest.mark.slow
