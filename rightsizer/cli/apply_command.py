@@ -34,8 +34,9 @@ FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """One cycle, shown to a person, who is asked before each change."""
+    """One cycle, shown to a person, who is asked before anything is changed."""
     saved = _saved_plan(arguments.plan)
+    verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
     require_answer(arguments)
     require_writable(arguments.save)
     session = PlanSession(arguments)
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     recorder = recorder_of(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
-    person = _Person(arguments, session, reporter, saved)
+    person = _Person(arguments, session, reporter, saved, verify_s)
     with contextlib.ExitStack() as stack:
         context = run_context_of(arguments, session)
         require_state(session)
@@ -52,10 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         session.cluster.before_writing = lease.require_held
         with reporter.whole():
             ActingCycle(session, context, person, recorder, accept_growth=arguments.accept_growth).run()
-    if not person.has_agreed:
-        return 0
     has_failed = any(outcome.result in FAILED for outcome in reporter.outcomes)
-    return 1 if found_open(session) or has_failed else 0
+    return 1 if person.has_agreed and (found_open(session) or has_failed) else 0
 
 
 class _Person:
@@ -71,6 +70,7 @@ class _Person:
         session: PlanSession,
         reporter: OutcomeReporter,
         saved: SavedPlan | None,
+        verify_s: float,
     ) -> None:
         self.outcomes = reporter.outcomes
         self.has_agreed = True
@@ -79,7 +79,7 @@ class _Person:
         self._reporter = reporter
         self._selection = selection_of(arguments)
         self._approvals = saved.approvals if saved else None
-        self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
+        self._verify_s = verify_s
 
     def agrees(self, rollbacks: Sequence[Reconciliation]) -> bool:
         """Whether the person agrees to them."""

@@ -411,9 +411,8 @@ class _Cycles:
         """Count each; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
         self._serves = self._leaves_room = False
         ends = self._end
-        for outcome in steps(
-            Deadline(self._verify_s, time.monotonic, ends.wait, ends.is_set, lambda: self._is_woken)
-        ):
+        deadline = Deadline(self._verify_s, time.monotonic, ends.wait, ends.is_set, lambda: self._is_woken)
+        for outcome in steps(deadline):
             self._count(outcome, self._classes.get(outcome.ref, ""))
             self._note(outcome)
 

@@ -41,7 +41,9 @@ def owner_of(cluster: Cluster) -> str:
     """
     named = "metadata.name=kube-system"
     found = cluster.list_all("/api/v1/namespaces", Metadata, metadata_only=True, field_selector=named)
-    return " ".join((program_version(), *(one.metadata.uid for one in found)))
+    if len(found) != 1:
+        raise ClusterError("which cluster it is cannot be known: there is no namespace kube-system")
+    return f"{program_version()} {found[0].metadata.uid}"
 
 
 def restore(kept: Sequence[Kept], path: pathlib.Path, cluster: Cluster) -> None:
@@ -72,10 +74,9 @@ def save(kept: Sequence[Kept], path: pathlib.Path, cluster: Cluster) -> None:
     """Replace the file by all that is kept."""
     try:
         owner = owner_of(cluster)
+        write((one.saved(owner) for one in kept), path)
     except ClusterError as error:
         log.warning("--state-file %s is not written: %s", path, error)
-        return
-    write((one.saved(owner) for one in kept), path)
 
 
 def write(kept: Iterable[bytes], path: pathlib.Path) -> None:

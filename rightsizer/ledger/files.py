@@ -108,7 +108,7 @@ class Ledger:
 
     def _content(self, file: LedgerFile) -> "LedgerContent | str":
         try:
-            merged = _ours(self.folder.read(file.path, ())[0])["merged"]
+            merged = _ours(self.folder.read(file.path, ())[0], file.table)["merged"]
         except UnreadableFileError as error:
             return f"{self.folder.url}/{file.path}: left out, cannot be read: {error}"
         held = filter(None, (file_of(f"{file.cluster}/{name}") for name in merged or (file.name,)))
@@ -233,7 +233,7 @@ class ClusterLedger:
         for member in members:
             try:
                 told, rows = self._folder.read(member, COLUMNS[table])
-                read[member] = _ours(told), rows
+                read[member] = _ours(told, table), rows
             except UnreadableFileError:
                 if member == name:
                     return
@@ -268,8 +268,8 @@ class ClusterLedger:
         self._folder.write(name, arrow.table(columns), told)
 
 
-def _ours(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    if told.get("version") not in _VERSIONS.values():
+def _ours(told: Mapping[str, Any], table: str) -> Mapping[str, Any]:
+    if told.get("version") not in range(1, _VERSIONS[table] + 1):
         message = "it is of another version of this program"
         raise UnreadableFileError(message)
     return told

@@ -92,7 +92,7 @@ def _steps(world: World, ledger: pathlib.Path) -> list[str]:
 def test_cycle_order_is_one_for_apply_and_run(
     world: World, tmp_path: pathlib.Path, command: Callable[..., None]
 ) -> None:
-    """People are told last, when nothing can change any more and the ledger has it."""
+    """Notifications are sent last: all changes are made by then, and recorded."""
     world.add("Deployment", world.team, "eval", {"gpus": 1, "usage": "idle"})
     address, ledger = world.directory / "address", tmp_path / "ledger"
     address.write_text(f"{world.api.url}/told")

@@ -1,4 +1,4 @@
-"""`history` and `undo` of a time span: what was changed is told by the cluster itself."""
+"""`history` and `undo` of a time span: changes are read from the cluster itself."""
 
 import json
 from typing import Any
