@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer import prices
 from rightsizer.backtest.judges import Judge, Nothing, Oracle, PlainRule, PolicyJudge
-from rightsizer.backtest.last_backtest import LastBacktest, LastBacktestStore, PolicyFigures
 from rightsizer.backtest.recording import Recording
 from rightsizer.backtest.replay import Replayed, Terms
 from rightsizer.backtest.standings import workload_of
@@ -32,6 +31,7 @@ from rightsizer.cli.reporter import require_writable, save
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.execute.notify import notify_of_backtest
 from rightsizer.kube.cluster import Cluster
+from rightsizer.kube.last_backtest import LastBacktest, LastBacktestStore, PolicyFigures
 from rightsizer.model import Fleet, Mode, Node
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load

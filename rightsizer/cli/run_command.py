@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rightsizer.backtest.last_backtest import LastBacktestStore
 from rightsizer.cli import state_file
 from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
@@ -38,6 +37,7 @@ from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.inventory.demand_kinds import DEMAND_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
+from rightsizer.kube.last_backtest import LastBacktestStore
 from rightsizer.kube.lease import LeaderElector, Lease
 from rightsizer.model import BlockerCode, Decision, ObjectRef, Outcome, Plan, Result
 from rightsizer.planning.breaker import NOTHING

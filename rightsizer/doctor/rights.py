@@ -8,7 +8,6 @@ import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from rightsizer.backtest import last_backtest
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
 from rightsizer.inventory.demand_kinds import DEMAND_KINDS, POD_DEMAND
@@ -21,7 +20,7 @@ from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind
-from rightsizer.kube import lease
+from rightsizer.kube import last_backtest, lease
 from rightsizer.kube.owner_kinds import KUEUE, OWNERS
 from rightsizer.planning import kept_sizes
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from rightsizer.backtest.last_backtest import LastBacktest
 from rightsizer.kinds.health import is_verified
+from rightsizer.kube.last_backtest import LastBacktest
 from rightsizer.model import (
     OPENS_BREAKER,
     Action,

@@ -5,7 +5,7 @@ import datetime
 
 import pytest
 
-from rightsizer.backtest.last_backtest import LastBacktest, PolicyFigures
+from rightsizer.kube.last_backtest import LastBacktest, PolicyFigures
 from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Plan, PriorityClass
 from rightsizer.planning.budget import Left
 from rightsizer.planning.cost_summary import cost_summary_of

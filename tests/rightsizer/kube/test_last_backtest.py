@@ -5,7 +5,7 @@ import datetime
 import msgspec
 import pytest
 
-from rightsizer.backtest.last_backtest import LastBacktest, PolicyFigures, parse
+from rightsizer.kube.last_backtest import LastBacktest, PolicyFigures, parse
 
 AT = datetime.datetime(2026, 11, 23, 4, tzinfo=datetime.UTC)
 LAST = LastBacktest(
