@@ -29,15 +29,16 @@ from rightsizer.cli.recorded_history import matched_labels, record
 from rightsizer.cli.replays import replays
 from rightsizer.cli.reporter import require_writable, save
 from rightsizer.errors import RightsizerError, UsageError
-from rightsizer.execute.notify import notify_of_backtest
+from rightsizer.execute.notify import notify_of_all_namespaces
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.last_backtest import LastBacktest, LastBacktestStore, PolicyFigures
 from rightsizer.model import Fleet, Mode, Node
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.policy_file import BUILT_IN, LoadedPolicy, load
-from rightsizer.policy.schema import Policy
+from rightsizer.policy.schema import Policy, Target
 from rightsizer.report import BACKTEST_ENDINGS, BACKTEST_FORMS, form
 from rightsizer.report.backtest import Backtest
+from rightsizer.report.backtest_messages import backtest_message, backtest_webhook_message
 from rightsizer.text import count, instant, safe, span
 
 log = logging.getLogger(__name__)
@@ -156,6 +157,19 @@ def _notify(policy: Policy, cluster: str, result: Backtest, path: str | None) ->
     if not policy.notifications:
         note("the policy has no notifications, so --notify sends nothing")
     return notify_of_backtest(policy.notifications, cluster, result, place)
+
+
+def notify_of_backtest(targets: Sequence[Target], cluster: str, result: Backtest, place: str) -> list[str]:
+    """Send the figures of a backtest, whose report is at `place`; return the failures.
+
+    `cluster` is empty if its name is not known.
+    """
+    return notify_of_all_namespaces(
+        targets,
+        "backtest",
+        lambda chat: backtest_message(chat, cluster, result, place),
+        backtest_webhook_message(cluster, result, place),
+    )
 
 
 def question_of(arguments: argparse.Namespace) -> Question:

@@ -1,6 +1,6 @@
-"""Sends notifications about outcomes and backtests to the targets of the policy; a failure has no effect on the run.
+"""Sends notifications to the targets of the policy; a failure has no effect on the run.
 
-Redirects are not followed, and a message holds only what is in the outcome or the backtest.
+Redirects are not followed, and a message holds only what its function has of outcomes, changes or figures.
 """
 
 import datetime
@@ -19,10 +19,8 @@ from rightsizer.errors import ConfigurationError
 from rightsizer.model import Fleet, FoundChange, ObjectRef, Outcome, Workload
 from rightsizer.policy.match import is_any
 from rightsizer.policy.schema import Target, checked_address
-from rightsizer.report.backtest import Backtest
-from rightsizer.report.chat_messages import CHATS, backtest_message, changes_message, digest_message
+from rightsizer.report.chat_messages import CHATS, Chat, changes_message, digest_message
 from rightsizer.report.events import (
-    backtest_webhook_message,
     digest_webhook_message,
     occasion_of,
     webhook_message,
@@ -72,20 +70,17 @@ def notify_of_changes(
     return _send_each(targets, message_for)
 
 
-def notify_of_backtest(targets: Sequence[Target], cluster: str, result: Backtest, place: str) -> list[str]:
-    """Send the figures of a backtest, whose report is at `place`; return the failures.
-
-    `cluster` is empty if its name is not known. The figures are of all namespaces, so targets of some namespaces or
-    owners get none.
-    """
+def notify_of_all_namespaces(
+    targets: Sequence[Target], occasion: str, chat_message: Callable[[Chat], _Message], document: _Message
+) -> list[str]:
+    """Send figures of all namespaces, which targets of some namespaces or owners do not get; return the failures."""
 
     def message_for(target: Target) -> _Message | None:
         is_of_all = target.namespaces is None and target.owners is None
-        if not is_of_all or "backtest" not in target.occasions:
+        if not is_of_all or occasion not in target.occasions:
             return None
-        if chat := CHATS.get(target.type):
-            return backtest_message(chat, cluster, result, place)
-        return backtest_webhook_message(cluster, result, place)
+        chat = CHATS.get(target.type)
+        return chat_message(chat) if chat else document
 
     return _send_each(targets, message_for)
 

@@ -1,4 +1,4 @@
-"""Messages about changes and backtests for chats: one text, in each chat's markup. Pure.
+"""Messages about changes for chats: one text, in each chat's markup. Pure.
 
 Names of workloads may hold anything: none of it is markup or a mention.
 https://docs.slack.dev/messaging/formatting-message-text/
@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rightsizer.model import FoundChange, ObjectRef, Outcome
-from rightsizer.report.backtest import Backtest, returns_words, share_of
 from rightsizer.report.events import occasion_of
-from rightsizer.text import count, instant, money, number, per_hour_and_month, safe
+from rightsizer.text import count, per_hour_and_month, safe
 
-_MOST = 20
+MOST = 20
 """Maximum number of items per message; chats cut longer ones."""
 _LONGEST = 1000
 """Of a line in Teams, which refuses messages over 28 KB."""
@@ -52,6 +51,11 @@ class Chat:
         parts = (f"\u200b{one}" if one in self.special else self.escapes.get(one, one) for one in safe(text))
         return "".join(parts)
 
+    def head(self, cluster: str, what: str) -> str:
+        """The first line of a message, of what it is about."""
+        where = f" on {self.plain(cluster)}" if cluster else ""
+        return f"{self.bold.format('gpu-rightsizer')}{where}, {what}"
+
     def answer(self, template: str, ref: ObjectRef) -> str:
         """The link to where the owner of a workload answers."""
         for field in ("namespace", "kind", "name"):
@@ -83,11 +87,6 @@ CHATS: Mapping[str, Chat] = {
 }
 
 
-def _head(chat: Chat, cluster: str, what: str) -> str:
-    where = f" on {chat.plain(cluster)}" if cluster else ""
-    return f"{chat.bold.format('gpu-rightsizer')}{where}, {what}"
-
-
 def changes_message(
     chat: Chat, cluster: str, run: str, outcomes: Sequence[Outcome], *, answer_url: str = ""
 ) -> _Message:
@@ -95,16 +94,16 @@ def changes_message(
 
     A notice ends with a link by the template `answer_url`: a button would need an endpoint that the chat can reach.
     """
-    lines = [_head(chat, cluster, f"run {run}")]
-    for outcome in outcomes[:_MOST]:
+    lines = [chat.head(cluster, f"run {run}")]
+    for outcome in outcomes[:MOST]:
         occasion, name = occasion_of(outcome), chat.plain(str(outcome.ref))
         gpus = f" ({count(abs(outcome.gpus))})" if outcome.gpus else ""
         link = chat.answer(answer_url, outcome.ref) if answer_url and occasion == "notice" else ""
         # The detail of a notice says what will be done.
         what = "" if occasion == "notice" else f" {_WORDS[occasion]}: {chat.plain(outcome.action)}"
         lines.append(f"• {name}{what}{gpus}: {chat.plain(outcome.detail)}{link}")
-    if len(outcomes) > _MOST:
-        lines.append(f"… and {len(outcomes) - _MOST} more")
+    if len(outcomes) > MOST:
+        lines.append(f"… and {len(outcomes) - MOST} more")
     if any(occasion_of(outcome) == "change" for outcome in outcomes):
         lines.append(f"Undo: `gpu-rightsizer undo --run {run}`")
     return chat.message(lines)
@@ -120,15 +119,15 @@ def digest_message(
     ended = collections.Counter(one.record.end.value for one in changes if one.record.end)
     ends = "".join(f", {number} {chat.plain(end)}" for end, number in sorted(ended.items()))
     lines = [
-        _head(chat, cluster, f"changes since {since:%Y-%m-%d %H:%M} UTC"),
+        chat.head(cluster, f"changes since {since:%Y-%m-%d %H:%M} UTC"),
         f"{count(len(changes), 'change')}{ends}: {count(freed)}{_worth(chat, changes)} freed{back}",
     ]
-    for one in changes[:_MOST]:
+    for one in changes[:MOST]:
         end = f", {one.record.end.value}" if one.record.end else ""
         words = f"{one.record.action or '?'} ({count(abs(one.record.gpus))}){end}"
         lines.append(f"• {chat.plain(str(one.ref))}: {chat.plain(words)}, run {chat.plain(one.record.run)}")
-    if len(changes) > _MOST:
-        lines.append(f"… and {len(changes) - _MOST} more")
+    if len(changes) > MOST:
+        lines.append(f"… and {len(changes) - MOST} more")
     return chat.message(lines)
 
 
@@ -140,23 +139,3 @@ def _worth(chat: Chat, changes: Sequence[FoundChange]) -> str:
         return ""
     words = per_hour_and_month(sum(record.cost_per_hour for record in priced), chat.plain(min(currencies)))
     return f" ({words})"
-
-
-def backtest_message(chat: Chat, cluster: str, result: Backtest, place: str) -> _Message:
-    """A line for each policy, and where the report is."""
-    days = count(result.days, "day")
-    lines = [_head(chat, cluster, f"backtest of {days} to {instant(result.end)}")]
-    for one in result.judged[:_MOST]:
-        worth = (
-            "of unknown price"
-            if one.saved is None
-            else f"{money(one.saved.value)} {chat.plain(result.currency)}"
-        )
-        by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
-        freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
-        stops = returns_words(one) if one.stops.value else "no stops"
-        lines.append(f"• {chat.plain(one.judge)} would have freed {freed}: {chat.plain(stops)}")
-    if len(result.judged) > _MOST:
-        lines.append(f"… and {len(result.judged) - _MOST} more")
-    lines.append(f"Report: {chat.plain(place)}")
-    return chat.message(lines)

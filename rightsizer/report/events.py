@@ -1,4 +1,4 @@
-"""Kubernetes Events and documents for webhooks about changes and backtests. Pure.
+"""Kubernetes Events and documents for webhooks about changes. Pure.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
 """
@@ -15,7 +15,6 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import answers
 from rightsizer.kube.object_names import api_path, shell_command
 from rightsizer.model import Action, Decision, FoundChange, ObjectRef, Outcome, Result
-from rightsizer.report.backtest import Backtest, backtest_document
 from rightsizer.report.documents import API_VERSION, outcome_document, stamp
 from rightsizer.report.outcomes import history_document
 from rightsizer.text import count
@@ -160,23 +159,3 @@ def digest_webhook_message(
     items = [{**item, "occasion": "digest"} for item in document["items"]]
     head = {"apiVersion": API_VERSION, "kind": "Notification", "cluster": cluster}
     return {**head, "since": stamp(since), "items": items}
-
-
-def backtest_webhook_message(cluster: str, result: Backtest, place: str) -> Mapping[str, Any]:
-    """A document of kind Notification: the sums of each policy, and where the report is."""
-    document = backtest_document(result)
-    head = ("apiVersion", "begin", "end", "source", "workloads", "gpus", "currency", "unknown")
-    sums = ("name", "heldGpuHours", "freedGpuHours", "saved", "stops", "returned", "mayReturn")
-    items = [
-        {**{key: judge[key] for key in sums}, "occasion": "backtest"}
-        for judge in document["judges"]
-        if judge["name"] in result.policies
-    ]
-    return {
-        **{key: document[key] for key in head},
-        "kind": "Notification",
-        "cluster": cluster or None,
-        "days": result.days,
-        "report": place,
-        "items": items,
-    }

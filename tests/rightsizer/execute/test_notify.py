@@ -9,7 +9,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from rightsizer.execute.notify import notify, notify_of_backtest
+from rightsizer.cli.backtest_command import notify_of_backtest
+from rightsizer.execute.notify import notify
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.policy.schema import Target
 from tests.rightsizer.receiver import Receiver
