@@ -23,10 +23,7 @@ import msgspec
 import trustme
 
 from rightsizer.cli import prepare
-from rightsizer.cli.extend_command import TURN_S, settle
-from rightsizer.cli.extender_endpoint import Extender
 from rightsizer.cli.http_endpoint import TlsFiles, answering
-from rightsizer.cli.preemption_state import PreemptionState, WatchedNode
 from rightsizer.errors import ClusterError
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.kube.api_objects import PodObject
@@ -42,7 +39,10 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.planning.preemption import Preemptible, bound_pod
+from rightsizer_extender.extend_command import TURN_S, settle
+from rightsizer_extender.extender_endpoint import Extender
+from rightsizer_extender.preemption import Preemptible, bound_pod
+from rightsizer_extender.preemption_state import PreemptionState, WatchedNode
 
 _GPU = "nvidia.com/gpu"
 _OFFERED = 500

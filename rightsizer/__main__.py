@@ -10,7 +10,7 @@ def main() -> int:
         code: int = importlib.import_module("rightsizer.cli").main()
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if library in {"", "rightsizer"}:
+        if not library or library.startswith("rightsizer"):
             raise
         sys.stderr.write(
             f"error: the library {library} is missing; run: pip install gpu-rightsizer, or in a checkout: "

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parent.parent
 TABLE = pathlib.Path(__file__).with_suffix(".toml")
-PACKAGES = ("rightsizer", "exporter", "scripts")
+PACKAGES = ("rightsizer*", "exporter", "scripts")
 """Of the modules that mutants change."""
 _CONTEXT = re.compile(r", ctx=(Load|Store|Del)\(\)")
 _Definitions = Iterator[tuple[str, ast.stmt]]
@@ -32,6 +32,7 @@ _AT_ONCE = 20
 """Tests in one run without a mutant: all in one would not end in time on a busy machine."""
 TREES = (
     "rightsizer",
+    "rightsizer_extender",
     "exporter",
     "simulator",
     "tests",
@@ -80,7 +81,7 @@ class Program:
     def __init__(self, root: pathlib.Path) -> None:
         self._root = root
         self._defined: dict[str, dict[tuple[pathlib.Path, str], list[ast.stmt]]] = {}
-        for path in sorted(path for name in PACKAGES for path in (root / name).rglob("*.py")):
+        for path in sorted(path for name in PACKAGES for path in root.glob(f"{name}/**/*.py")):
             module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
             for name, node in _definitions(ast.parse(path.read_text()).body):
                 parts = f"{module}.{name}".split(".")

@@ -55,14 +55,20 @@ class Mutant:
     lines: tuple[str, ...]
 
 
+def _folder(package: str) -> pathlib.Path:
+    """Of a package below `rightsizer`, or of one beside it."""
+    return pathlib.Path(package if package.startswith("rightsizer") else f"rightsizer/{package}")
+
+
 def _config(package: str, table: Mapping[str, Any]) -> str:
     """The section of mutmut; it mutates, tests and reads relative to the directory in which it runs."""
     marks = "not slow and not deep and not controlplane"
     marks += "" if table.get("prometheus") else " and not prometheus"
+    folder = _folder(package)
     fields = {
-        "source_paths": ["rightsizer"],
-        "only_mutate": [f"rightsizer/{package}/*.py"],
-        "also_copy": [one for one in (*TREES, *FILES) if one != "rightsizer"],
+        "source_paths": [folder.parts[0]],
+        "only_mutate": [f"{folder}/*.py"],
+        "also_copy": [one for one in (*TREES, *FILES) if one != folder.parts[0]],
         "pytest_add_cli_args": ["-n", "0", "-p", "no:cacheprovider", "-p", "scripts.mutation", "-m", marks],
         "pytest_add_cli_args_test_selection": table["tests"],
     }
@@ -73,9 +79,9 @@ def _config(package: str, table: Mapping[str, Any]) -> str:
     return "\n".join(["", "[tool.mutmut]", *lines, *off, ""])
 
 
-def _refused(folder: pathlib.Path) -> dict[str, set[int]]:
+def _refused(folder: pathlib.Path, top: str) -> dict[str, set[int]]:
     """Lines that mypy finds wrong, by file; errors in the form that mutmut gives a file are none of the mutant's."""
-    command = [sys.executable, "-m", "mypy", "--output", "json", "rightsizer"]
+    command = [sys.executable, "-m", "mypy", "--output", "json", top]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603
     found: dict[str, set[int]] = {}
     for error in map(json.loads, filter(None, done.stdout.splitlines())):
@@ -87,8 +93,8 @@ def _refused(folder: pathlib.Path) -> dict[str, set[int]]:
 def _mutants(package: str) -> Iterator[Mutant]:
     """The mutants of a package that were tried."""
     folder = _PLACE / package / "mutants"
-    refused = _refused(folder)
-    for meta in sorted((folder / "rightsizer" / package).glob("*.meta")):
+    refused = _refused(folder, _folder(package).parts[0])
+    for meta in sorted((folder / _folder(package)).glob("*.meta")):
         path = meta.with_suffix("")
         spans = json.loads(path.with_name(f"{path.name}.spans").read_text())["spans"]
         wrong = refused.get(str(path.relative_to(folder)), set())
@@ -112,9 +118,9 @@ def _sample(package: str, size: int) -> list[str]:
     """Names of mutants, drawn at random: the same ones as long as the package is the same."""
     names: list[str] = []
     with contextlib.chdir(_PLACE / package):  # mutmut reads its section of pyproject.toml there
-        for path in sorted(pathlib.Path("rightsizer", package).glob("*.py")):
+        for path in sorted(_folder(package).glob("*.py")):
             made = mutate_file_contents(str(path), path.read_text()).mutant_names
-            names += [f"rightsizer.{package}.{path.stem}.{name}" for name in made]
+            names += [f"{'.'.join(path.with_suffix('').parts)}.{name}" for name in made]
     return random.Random(package).sample(names, min(size, len(names)))  # noqa: S311 - no secret
 
 
@@ -190,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     table = tomllib.loads(TABLE.read_text())
     failed = 0
-    print(f"{'package':12}{'mutants':>9}{'harmless':>9}{'killed':>9}{'survived':>9}{'%':>8}{'least':>7}")
+    print(f"{'package':20}{'mutants':>9}{'harmless':>9}{'killed':>9}{'survived':>9}{'%':>8}{'least':>7}")
     for package in given.packages or table["package"]:
         row = table["package"][package]
         if not given.again:
@@ -198,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = _counted(package, table["harmless"])
         failed += found.share < row["least"]
         print(
-            f"{package:12}{found.mutants:9}{found.harmless:9}{found.killed:9}{found.survived:9}"
+            f"{package:20}{found.mutants:9}{found.harmless:9}{found.killed:9}{found.survived:9}"
             f"{found.share:8.1f}{row['least']:7}",
             flush=True,
         )

@@ -12,14 +12,14 @@ import pytest
 from _pytest.assertion import rewrite
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("exporter", "rightsizer", "simulator", "tests", "benchmarks", "scripts", "dashboards")
+PACKAGES = ("exporter", "rightsizer*", "simulator", "tests", "benchmarks", "scripts", "dashboards")
 
 
 def compile_for_workers(config: pytest.Config) -> None:
     """Write the bytecode that is missing, on all cores; only the process that starts the workers does so."""
     if sys.dont_write_bytecode or not getattr(config.option, "numprocesses", 0):
         return
-    files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    files = sorted(path for package in PACKAGES for path in ROOT.glob(f"{package}/**/*.py"))
     cores = os.cpu_count() or 1
     fork = multiprocessing.get_context("fork")  # the configuration cannot be pickled
     children = [fork.Process(target=_compile, args=(config, files[core::cores])) for core in range(cores)]

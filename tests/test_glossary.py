@@ -15,7 +15,7 @@ from scripts.prose import found_retired
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MODULES = sorted(file for name in ("exporter", "rightsizer") for file in (ROOT / name).rglob("*.py"))
+MODULES = sorted(file for name in ("exporter", "rightsizer*") for file in ROOT.glob(f"{name}/**/*.py"))
 TERMS = {
     code or noun
     for code, noun in re.findall(r"`([^`]+)`|\*\*([^*]+)\*\*", (DOCS / "glossary.md").read_text())

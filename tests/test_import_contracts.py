@@ -18,11 +18,26 @@ FORBIDDEN_IMPORTS = {
         ("rightsizer.kinds", "rightsizer.findings"),
         ("rightsizer.model", "rightsizer.text"),
     ],
+    "rightsizer_extender-layers": [
+        ("rightsizer_extender.preemption", "rightsizer_extender.preemption_state")
+    ],
     "exporter-layers": [("exporter.model", "exporter.nvml"), ("exporter.nvml", "exporter.http")],
-    "programs": [("exporter.model", "rightsizer.model"), ("rightsizer.cli", "simulator")],
+    "programs": [
+        ("exporter.model", "rightsizer.model"),
+        ("rightsizer.cli", "simulator"),
+        ("rightsizer.planning.plan", "rightsizer_extender.preemption"),
+    ],
+    "parts": [
+        ("rightsizer_extender.preemption", "exporter.model"),
+        ("rightsizer_extender.preemption", "simulator"),
+    ],
     "nvml": [("exporter.cli", "pynvml")],
     "wires": [("rightsizer.kube.lease", "kubernetes"), ("rightsizer.kube.cluster", "requests")],
-    "rightsizer-pure": [("rightsizer.model", "os"), ("rightsizer.planning.decide", "time")],
+    "rightsizer-pure": [
+        ("rightsizer.model", "os"),
+        ("rightsizer.planning.decide", "time"),
+        ("rightsizer_extender.preemption", "time"),
+    ],
     "exporter-pure": [("exporter.model", "os"), ("exporter.http.messages", "socket")],
 }
 
@@ -30,7 +45,9 @@ FORBIDDEN_IMPORTS = {
 @pytest.fixture(scope="module")
 def imports() -> grimp.ImportGraph:
     """Every import of both programs."""
-    return grimp.build_graph("exporter", "rightsizer", include_external_packages=True, cache_dir=None)
+    return grimp.build_graph(
+        *CONFIGURATION["session_options"]["root_packages"], include_external_packages=True, cache_dir=None
+    )
 
 
 def _is_kept(contract: str, imports: grimp.ImportGraph) -> bool:

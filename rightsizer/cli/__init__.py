@@ -1,7 +1,7 @@
 """The composition root of gpu-rightsizer: reads argv and the environment, wires the parts, prints, sets the exit code.
 
-One file for each command, with `run` for its work; it is imported when its command is given, so that --help answers at
-once.
+One file for each command, with `run` for its work, here or in a package that builds on the core; it is imported when
+its command is given, so that --help answers at once.
 """
 
 import argparse
@@ -23,6 +23,9 @@ from rightsizer.errors import RequestRefused, RightsizerError, UsageError
 
 INTERRUPTED = 130
 """What shells report for a program that ended by SIGINT."""
+
+_PACKAGES = {"extend": "rightsizer_extender"}
+"""Of commands that build on the core, which imports none of them."""
 
 _COLLECTING = (1_000_000, 10, 100)
 """Thresholds of the garbage collector: a plan's objects live until it ends, and scanning them repeatedly takes a third
@@ -72,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     try:
         check_variables(os.environ)
-        code: int = importlib.import_module(f"rightsizer.cli.{arguments.command}_command").run(arguments)
+        package = _PACKAGES.get(arguments.command, "rightsizer.cli")
+        code: int = importlib.import_module(f"{package}.{arguments.command}_command").run(arguments)
         sys.stdout.flush()
     except RightsizerError as error:
         complain(str(error))

@@ -17,7 +17,12 @@ from rightsizer.kube.api_objects import DisruptionBudget, PodObject
 from rightsizer.model import Action, Decision, Fleet, Plan
 from rightsizer.planning.budget import BudgetAccount
 from rightsizer.planning.pending_demand import limit_to_pending_demand, unserved_demand
-from rightsizer.planning.preemption import (
+from rightsizer.planning.victims import whole_victim
+from rightsizer.policy.effective import PolicyEvaluator
+from rightsizer.policy.limits import Budget, BudgetScope, Per
+from rightsizer.policy.protections import OWN_NAMESPACE
+from rightsizer.policy.rule import ACTIONS
+from rightsizer_extender.preemption import (
     Answer,
     PreemptionTable,
     Victims,
@@ -26,11 +31,6 @@ from rightsizer.planning.preemption import (
     choose,
     preemptor_of,
 )
-from rightsizer.planning.victims import whole_victim
-from rightsizer.policy.effective import PolicyEvaluator
-from rightsizer.policy.limits import Budget, BudgetScope, Per
-from rightsizer.policy.protections import OWN_NAMESPACE
-from rightsizer.policy.rule import ACTIONS
 from tests.controlplane.fit import scheduler
 from tests.controlplane.fit.clusters import Cluster, cluster_of
 from tests.controlplane.fit.scheduler import Question, Scheduler

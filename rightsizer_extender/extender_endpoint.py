@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from rightsizer.cli.http_endpoint import InvalidBody
-from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.errors import INVALID_JSON
 from rightsizer.kube.api_objects import PodObject
-from rightsizer.planning.preemption import Preemptor, VictimChoice, Victims, preemptor_of
+from rightsizer_extender.preemption import Preemptor, VictimChoice, Victims, preemptor_of
+from rightsizer_extender.preemption_state import PreemptionState
 
 STALE = "stale"
 """In place of an Answer: what is known is too old."""

@@ -15,7 +15,7 @@ from rightsizer.inventory.pods import requests_of
 from rightsizer.kube.api_objects import DisruptionBudget, ObjectMeta, PodObject
 from rightsizer.kube.watched import Collection, Connect, Watched
 from rightsizer.planning.breaker import NOTHING, State, stop_reason
-from rightsizer.planning.preemption import (
+from rightsizer_extender.preemption import (
     Answer,
     Preemptible,
     PreemptionTable,

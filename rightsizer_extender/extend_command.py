@@ -22,11 +22,9 @@ from collections.abc import Callable
 
 from rightsizer.cli import prepare, state_file
 from rightsizer.cli.connection import cluster_settings, gpu_resources
-from rightsizer.cli.extender_endpoint import STALE, Extender
 from rightsizer.cli.http_endpoint import TlsFiles, answering, serving
 from rightsizer.cli.messages import log_to_stderr, log_work
 from rightsizer.cli.plan_session import KeptState, PlanSession, utc_now
-from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.cli.run_command import ENDING, signals_held, when
 from rightsizer.cli.scheduler import keep_running, longest_wait, trigger_of
 from rightsizer.errors import ClusterError, RightsizerError, UsageError
@@ -37,14 +35,16 @@ from rightsizer.kinds.patches import record_of
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY
 from rightsizer.model import FoundChange
-from rightsizer.planning.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
 from rightsizer.report.events import NAMED
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words
 from rightsizer.text import count, gpus
 from rightsizer.usage.kept_slots import KeptSlots
+from rightsizer_extender.extender_endpoint import STALE, Extender
+from rightsizer_extender.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
+from rightsizer_extender.preemption_state import PreemptionState
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("rightsizer.extender")  # --log-level is about what stands below rightsizer
 report = logging.getLogger("gpu-rightsizer")
 
 _CYCLES = 2

@@ -31,7 +31,8 @@ from rightsizer.model import (
     Verdict,
     Workload,
 )
-from rightsizer.planning.preemption import (
+from rightsizer.policy.limits import Budget
+from rightsizer_extender.preemption import (
     Answer,
     BoundPod,
     Preemptible,
@@ -44,7 +45,6 @@ from rightsizer.planning.preemption import (
     choose,
     preemptor_of,
 )
-from rightsizer.policy.limits import Budget
 from tests.rightsizer.build import AT, MANY, pod, policy, rule, workload
 
 GPU = "nvidia.com/gpu"

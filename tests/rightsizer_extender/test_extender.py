@@ -15,10 +15,7 @@ import msgspec
 import pytest
 import trustme
 
-from rightsizer.cli import preemption_state
-from rightsizer.cli.extender_endpoint import Extender
 from rightsizer.cli.http_endpoint import MAX_BODY_BYTES, MOST_CONNECTIONS, TlsFiles, answering
-from rightsizer.cli.preemption_state import PreemptionState
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.gpu_requests import ResourceTable
@@ -26,10 +23,13 @@ from rightsizer.kube import watched
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.planning.breaker import NOTHING, Pause, with_pause
-from rightsizer.planning.preemption import Answer, Preemptible, Preemptor, VictimChoice, Victims, bound_pod
+from rightsizer_extender import preemption_state
+from rightsizer_extender.extender_endpoint import Extender
+from rightsizer_extender.preemption import Answer, Preemptible, Preemptor, VictimChoice, Victims, bound_pod
+from rightsizer_extender.preemption_state import PreemptionState
 from tests.rightsizer.build import workload
-from tests.rightsizer.planning.test_preemption import GPU, decision_of
 from tests.rightsizer.world import World
+from tests.rightsizer_extender.test_preemption import GPU, decision_of
 from tests.waiting import wait_until
 
 URGENT = {
