@@ -23,7 +23,6 @@ import msgspec
 import trustme
 
 from rightsizer.cli import prepare
-from rightsizer.cli.http_endpoint import TlsFiles, answering
 from rightsizer.errors import ClusterError
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.kube.api_objects import PodObject
@@ -43,6 +42,7 @@ from rightsizer_extender.extend_command import TURN_S, settle
 from rightsizer_extender.extender_endpoint import Extender
 from rightsizer_extender.preemption import Preemptible, bound_pod
 from rightsizer_extender.preemption_state import PreemptionState, WatchedNode
+from rightsizer_extender.question_server import TlsFiles, answering
 
 _GPU = "nvidia.com/gpu"
 _OFFERED = 500

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from rightsizer.cli import prepare, state_file
 from rightsizer.cli.connection import cluster_settings, gpu_resources
-from rightsizer.cli.http_endpoint import TlsFiles, answering, serving
+from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.messages import log_to_stderr, log_work
 from rightsizer.cli.plan_session import KeptState, PlanSession, utc_now
 from rightsizer.cli.run_command import ENDING, signals_held, when
@@ -43,6 +43,7 @@ from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer_extender.extender_endpoint import STALE, Extender
 from rightsizer_extender.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
 from rightsizer_extender.preemption_state import PreemptionState
+from rightsizer_extender.question_server import TlsFiles, answering
 
 log = logging.getLogger("rightsizer.extender")  # --log-level is about what stands below rightsizer
 report = logging.getLogger("gpu-rightsizer")

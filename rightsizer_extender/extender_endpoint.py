@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from rightsizer.cli.http_endpoint import InvalidBody
 from rightsizer.errors import INVALID_JSON
 from rightsizer.kube.api_objects import PodObject
 from rightsizer_extender.preemption import Preemptor, VictimChoice, Victims, preemptor_of
 from rightsizer_extender.preemption_state import PreemptionState
+from rightsizer_extender.question_server import InvalidBody
 
 STALE = "stale"
 """In place of an Answer: what is known is too old."""

@@ -18,7 +18,6 @@ from rightsizer.changes.record_codec import (
     recorded_changes,
 )
 from rightsizer.cli.crontab import parse_schedule
-from rightsizer.cli.http_endpoint import InvalidBody
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, PrometheusError, UsageError
 from rightsizer.execute.listing import list_changes, list_events
@@ -49,6 +48,7 @@ from rightsizer.usage.sources import SourceSettings, read_signals
 from rightsizer.usage.usage_source import PrometheusUsage
 from rightsizer_extender.extender_endpoint import Extender
 from rightsizer_extender.preemption_state import PreemptionState
+from rightsizer_extender.question_server import InvalidBody
 from tests.fuzz.fuzz_target import YAML_S, FuzzTarget, as_file
 
 AT = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
