@@ -10,7 +10,7 @@ from pydantic_core import PydanticKnownError
 from rightsizer.model import Action, FindingName, Mode
 from rightsizer.policy.match import Match
 from rightsizer.policy.thresholds import (
-    MAX_WINDOW,
+    Delay,
     InputBound,
     NoRequests,
     NotStarting,
@@ -21,7 +21,7 @@ from rightsizer.policy.thresholds import (
     TooManyReplicas,
     Underutilized,
 )
-from rightsizer.policy.values import Duration, Part, one_of
+from rightsizer.policy.values import Part, one_of
 
 COOLDOWN = datetime.timedelta(hours=24)
 """A workload that was resumed and becomes idle again is left alone for a day."""
@@ -175,17 +175,17 @@ class Rule(Part):
         le=1_000_000,
         description="GPUs, shares or MIG instances to keep; an idle workload keeps the replicas that hold them.",
     )
-    notifyBefore: Duration | None = pydantic.Field(
+    notifyBefore: Delay | None = pydantic.Field(
         None,
         description="Shortest time from the notice to the change; too-many-replicas needs none. Default: that of the "
         "kind.",
     )
-    cooldown: Duration = pydantic.Field(
+    cooldown: Delay = pydantic.Field(
         COOLDOWN,
         description="Time without changes after a change, or after its revert; doubled for each revert. A change of "
         "replicas that held starts none.",
     )
-    maxCooldown: Duration = pydantic.Field(
+    maxCooldown: Delay = pydantic.Field(
         MAX_COOLDOWN,
         description="Longest cooldown by doubling, unless cooldown is longer.",
     )
@@ -195,11 +195,11 @@ class Rule(Part):
         le=1_000_000,
         description="Maximum number of changes in 30 days; those of replicas that held do not count.",
     )
-    healthyWithin: Duration = pydantic.Field(
+    healthyWithin: Delay = pydantic.Field(
         HEALTHY_WITHIN,
         description="Time to become healthy after scale-down, resize or reslice; else the change is rolled back.",
     )
-    restartTime: Duration | None = pydantic.Field(
+    restartTime: Delay | None = pydantic.Field(
         None,
         description="Time from the end of a stop to useful work; lost when a pending pod's victims are chosen. Default "
         "by kind: 2m; servers 5m, training 10m, notebooks 30m.",
@@ -232,16 +232,6 @@ class Rule(Part):
                 message = f"{action.value} is listed twice; list it once"
                 raise ValueError(message)
         return actions
-
-    @pydantic.field_validator(
-        "notifyBefore", "cooldown", "maxCooldown", "healthyWithin", "restartTime", mode="after"
-    )
-    @classmethod
-    def _within_a_year(cls, value: datetime.timedelta | None) -> datetime.timedelta | None:
-        if value is not None and value > MAX_WINDOW:
-            message = "must be at most 366d; to never touch workloads, write mode: protect"
-            raise ValueError(message)
-        return value
 
     @pydantic.model_validator(mode="after")
     def _means_something(self) -> Self:

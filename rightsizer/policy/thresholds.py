@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Self
 
 import pydantic
 
-from rightsizer.policy.values import Duration, Name, Part, duration_text
+from rightsizer.policy.values import Duration, Name, Part, duration_text, within
 
 IDLE_POWER_W: Final = {
     "*H100*": 160.0,
@@ -22,13 +22,17 @@ IDLE_POWER_W: Final = {
 fleets); the other rows keep the same distance to their card's idle draw. Models without a row are judged by memory
 traffic."""
 
-MIN_WINDOW = datetime.timedelta(minutes=5)
-MAX_WINDOW = datetime.timedelta(days=366)
+_MINUTE = datetime.timedelta(minutes=1)
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+MAX_WINDOW = 366 * _DAY
 """Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
 
-MINUTE = datetime.timedelta(minutes=1)
-MAX_LEAD_TIME = datetime.timedelta(days=1)
-MAX_JUMP_HISTORY = datetime.timedelta(days=7)
+Window = Annotated[Duration, within(5 * _MINUTE, MAX_WINDOW)]
+Delay = Annotated[Duration, within(0 * _DAY, MAX_WINDOW, "; to never touch workloads, write mode: protect")]
+_FromAnHour = Annotated[Duration, within(_HOUR, MAX_WINDOW)]
+_LeadTime = Annotated[Duration, within(_MINUTE, _DAY)]
+_JumpHistory = Annotated[Duration, within(_MINUTE, 7 * _DAY)]
 """Busy replicas are counted in each minute of it: a range query of more than 11,000 steps is refused."""
 
 MAX_IDLE_PERCENT = 20.0
@@ -83,11 +87,11 @@ def _or_learned(schema: dict[str, Any]) -> None:
 class Judging(Part):
     """Thresholds of every finding."""
 
-    window: Duration = pydantic.Field(
+    window: Window = pydantic.Field(
         datetime.timedelta(hours=24),
         description="Evidence window, 5m to 366d; younger workloads are not judged.",
     )
-    grace: Duration = pydantic.Field(
+    grace: Delay = pydantic.Field(
         datetime.timedelta(minutes=30),
         description="Time added to the window after a start, restart or resume.",
     )
@@ -99,19 +103,6 @@ class Judging(Part):
         description="Minimum share of the window with samples, 0.5 to 1; below it the verdict is unknown.",
     )
 
-    @pydantic.model_validator(mode="after")
-    def _window_is_judgeable(self) -> Self:
-        if self.window < MIN_WINDOW:
-            message = "window must be at least 5m"
-            raise ValueError(message)
-        if self.window > MAX_WINDOW:
-            message = "window must be at most 366d"
-            raise ValueError(message)
-        if self.grace > MAX_WINDOW:
-            message = "grace must be at most 366d; to never touch workloads, write mode: protect"
-            raise ValueError(message)
-        return self
-
 
 LEARNED: Final = "learned"
 """In place of a window: the one that `returns` calls for."""
@@ -120,7 +111,7 @@ LEARNED: Final = "learned"
 class ReturnRate(Part):
     """How many idle periods that have lasted for a time end with work soon after."""
 
-    after: Duration = pydantic.Field(description="Idle time, 5m to 366d.")
+    after: Window = pydantic.Field(description="Idle time, 5m to 366d.")
     percent: Percent = pydantic.Field(
         description="Share of them that work ends within returnsWithin, 0 to 100."
     )
@@ -128,19 +119,11 @@ class ReturnRate(Part):
         None, ge=0, description="How many have lasted so long; null if unknown."
     )
 
-    @pydantic.field_validator("after")
-    @classmethod
-    def _is_possible(cls, value: datetime.timedelta) -> datetime.timedelta:
-        if not MIN_WINDOW <= value <= MAX_WINDOW:
-            message = "after must be 5m to 366d"
-            raise ValueError(message)
-        return value
-
 
 class Thresholds(Judging):
     """When a workload is idle or finished."""
 
-    window: Duration = pydantic.Field(
+    window: Window = pydantic.Field(
         datetime.timedelta(hours=24),
         description="Evidence window, 5m to 366d; younger workloads are not judged. learned: the shortest idle time "
         "in returns from which on at most maxReturnPercent return.",
@@ -194,10 +177,10 @@ class Thresholds(Judging):
         description="Highest power of an idle board with MIG instances without utilization, in percent of idle power, "
         "0 to 150; the lowest of all rules.",
     )
-    minIdleTime: Duration | None = pydantic.Field(
+    minIdleTime: Delay | None = pydantic.Field(
         None, description="Shortest required idle time, up to 366d. Default: window."
     )
-    unusedWindow: Duration = pydantic.Field(
+    unusedWindow: Window = pydantic.Field(
         datetime.timedelta(hours=4),
         description="Required idle time of what never worked, or whose GPUs hold no memory of a process; notices need "
         "evidence of as long. 5m to 366d.",
@@ -260,12 +243,6 @@ class Thresholds(Judging):
 
     @pydantic.model_validator(mode="after")
     def _times_are_possible(self) -> Self:
-        if not MIN_WINDOW <= self.unusedWindow <= MAX_WINDOW:
-            message = "unusedWindow must be 5m to 366d"
-            raise ValueError(message)
-        if self.minIdleTime is not None and self.minIdleTime > MAX_WINDOW:
-            message = "minIdleTime must be at most 366d; to never touch workloads, write mode: protect"
-            raise ValueError(message)
         if "noticeAfter" in self.model_fields_set and self.noticeAfter < self.short_window:
             least = duration_text(self.short_window)
             message = (
@@ -298,7 +275,7 @@ class Thresholds(Judging):
 class NoRequests(Part):
     """When an inference server is not used, by its own metrics."""
 
-    window: Duration = pydantic.Field(
+    window: _FromAnHour = pydantic.Field(
         datetime.timedelta(days=3),
         description="Time without any request, 1h to 366d; younger pods are not judged.",
     )
@@ -307,13 +284,6 @@ class NoRequests(Part):
         description="Highest mean utilization of its GPUs in idle.window; percent, 0 to 20. More is work of another "
         "kind.",
     )
-
-    @pydantic.model_validator(mode="after")
-    def _window_is_judgeable(self) -> Self:
-        if not datetime.timedelta(hours=1) <= self.window <= MAX_WINDOW:
-            message = "window must be from 1h to 366d"
-            raise ValueError(message)
-        return self
 
 
 class Underutilized(Judging):
@@ -327,7 +297,7 @@ class Underutilized(Judging):
 class TooManyGpus(Judging):
     """When some GPUs of each pod are never used."""
 
-    window: Duration = pydantic.Field(
+    window: Window = pydantic.Field(
         datetime.timedelta(hours=4),
         description="Evidence window, 5m to 366d; use within idle.window counts, too.",
     )
@@ -343,20 +313,20 @@ class TooManyReplicas(Judging):
     The defaults are those that free most at 0.5 % of minutes short (`python -m benchmarks.serving`).
     """
 
-    window: Duration = pydantic.Field(
+    window: Window = pydantic.Field(
         datetime.timedelta(minutes=10),
         description="Window in which the busiest minute is searched, 5m to 366d.",
     )
-    grace: Duration = pydantic.Field(
+    grace: Delay = pydantic.Field(
         datetime.timedelta(minutes=10),
         description="Time after its start in which a replica counts as busy.",
     )
-    jumpHistory: Duration = pydantic.Field(
+    jumpHistory: _JumpHistory = pydantic.Field(
         datetime.timedelta(hours=3),
         description="History in which the largest jump is searched: how far the busy replicas exceeded those of the "
         "window before. 1m to 7d.",
     )
-    leadTime: Duration = pydantic.Field(
+    leadTime: _LeadTime = pydantic.Field(
         datetime.timedelta(minutes=25),
         description="Time until an added replica serves: the interval of cycles and the start of a pod. Jumps within "
         "it count. 1m to 1d.",
@@ -370,7 +340,7 @@ class TooManyReplicas(Judging):
         "largest jump is added if it is larger.",
     )
     minHeadroom: int = pydantic.Field(1, ge=0, le=10_000, description="Minimum number of replicas added.")
-    idleBefore: Duration = pydantic.Field(
+    idleBefore: _LeadTime = pydantic.Field(
         datetime.timedelta(minutes=2),
         description="Time for which a replica must have been idle right before it is removed, 1m to 1d; the longest "
         "of all rules.",
@@ -386,17 +356,6 @@ class TooManyReplicas(Judging):
         le=100.0,
         description="Use of the KV cache by which advice sizes inference servers; percent, above 0 and up to 100.",
     )
-
-    @pydantic.model_validator(mode="after")
-    def _history_is_affordable(self) -> Self:
-        if not MINUTE <= self.jumpHistory <= MAX_JUMP_HISTORY:
-            message = "jumpHistory must be 1m to 7d"
-            raise ValueError(message)
-        for name, span in (("leadTime", self.leadTime), ("idleBefore", self.idleBefore)):
-            if not MINUTE <= span <= MAX_LEAD_TIME:
-                message = f"{name} must be 1m to 1d"
-                raise ValueError(message)
-        return self
 
 
 class OversizedGpu(Judging):
@@ -417,7 +376,7 @@ class OversizedGpu(Judging):
 class Stuck(Judging):
     """When full utilization is not work: no memory traffic, and too little power."""
 
-    window: Duration = pydantic.Field(
+    window: Window = pydantic.Field(
         datetime.timedelta(hours=2),
         description="How long it must look stuck, 5m to 366d.",
     )
@@ -441,18 +400,11 @@ class Stuck(Judging):
         description="More than idle power: highest mean power, as a percentage of that of its best hour with memory "
         "traffic, 0 to 95; 0: only idle power is stuck.",
     )
-    withoutTraffic: Duration = pydantic.Field(
+    withoutTraffic: _FromAnHour = pydantic.Field(
         datetime.timedelta(hours=9),
         description="More than idle power: time without memory traffic, 1h to 366d, and idleFactor times its longest "
         "earlier one.",
     )
-
-    @pydantic.model_validator(mode="after")
-    def _traffic_is_missed(self) -> Self:
-        if not datetime.timedelta(hours=1) <= self.withoutTraffic <= MAX_WINDOW:
-            message = "withoutTraffic must be 1h to 366d"
-            raise ValueError(message)
-        return self
 
 
 class InputBound(Judging):

@@ -127,6 +127,19 @@ Duration = Annotated[
 ]
 
 
+def within(low: datetime.timedelta, high: datetime.timedelta, advice: str = "") -> pydantic.AfterValidator:
+    """A check that a duration is in a range."""
+    ends = f"{duration_text(low)} to {duration_text(high)}" if low else f"at most {duration_text(high)}"
+
+    def check(span: datetime.timedelta) -> datetime.timedelta:
+        if not low <= span <= high:
+            message = f"must be {ends}{advice}"
+            raise ValueError(message)
+        return span
+
+    return pydantic.AfterValidator(check)
+
+
 def one_of(names: Sequence[str], refusal: str) -> Callable[[object], object]:
     """What refuses any other name, and says which was meant."""
 

@@ -241,7 +241,7 @@ UNREADABLE = {
         {"mode": "enforce", "idle_window": "6"},
         "gpu-rightsizer.io/idle-window: '6' is not",
     ),
-    "tiny-window": ({"mode": "enforce", "idle_window": "1m"}, "window must be at least 5m"),
+    "tiny-window": ({"mode": "enforce", "idle_window": "1m"}, "idle-window: must be 5m to 366d"),
     "coverage-as-percent": ({"mode": "enforce", "min_coverage": "90%"}, "write a number such as 0.95"),
     "coverage-not-a-number": ({"mode": "enforce", "min_coverage": "nan"}, "write a number such as 0.95"),
     "coverage-above-one": (

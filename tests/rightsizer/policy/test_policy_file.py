@@ -69,7 +69,7 @@ BAD = {
     ),
     "tiny-window": (
         _with("window: 12h", "window: 1m"),
-        "line 4: defaults.idle: window must be at least 5m",
+        "line 4: defaults.idle.window: must be 5m to 366d",
     ),
     "coverage-above-one": (
         _with("0.8", "80"),
@@ -135,7 +135,7 @@ BAD = {
     ),
     "window-beyond-prometheus": (
         _with("window: 12h", "window: 900w"),
-        "line 4: defaults.idle: window must be at most 366d",
+        "line 4: defaults.idle.window: must be 5m to 366d",
     ),
     "tag-of-ones-own": (
         _with("name: production", "name: !foo bar"),
