@@ -22,13 +22,13 @@ from rightsizer.model import Fleet
 from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.explain import explain
 from rightsizer.policy.policy_file import (
-    Concerned,
     LoadedPolicy,
     class_problems,
     load,
     namespace_problems,
     require_classes,
     starting_policy,
+    workloads_by_rule,
 )
 from rightsizer.policy.schema import Policy
 from rightsizer.text import count, safe, safe_lines
@@ -64,12 +64,12 @@ def _check(arguments: argparse.Namespace) -> str:
 
 def _concerned(book: PolicyEvaluator) -> Iterator[str]:
     """A table of the workloads that each rule matches now."""
-    found = Concerned(book)
-    width = max(len(name) for name, *_ in found.rows)
-    for name, mode, workloads, gpus in found.rows:
+    rows, protected = workloads_by_rule(book)
+    width = max(len(name) for name, *_ in rows)
+    for name, mode, workloads, gpus in rows:
         yield f"  {name:{width}}  {mode.value:8} {count(workloads, 'workload'):>16} {count(gpus):>12}"
-    if found.protected:
-        yield f"{count(found.protected, 'workload')} are protected from every policy"
+    if protected:
+        yield f"{count(protected, 'workload')} are protected from every policy"
 
 
 def _explain(arguments: argparse.Namespace) -> str:

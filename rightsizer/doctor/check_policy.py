@@ -11,10 +11,10 @@ from rightsizer.policy.effective import PolicyEvaluator
 from rightsizer.policy.limits import Budget, BudgetScope, closed_reason, next_opening
 from rightsizer.policy.policy_file import (
     BUILT_IN,
-    Concerned,
     class_problems,
     namespace_problems,
     require_classes,
+    workloads_by_rule,
 )
 from rightsizer.text import count
 
@@ -104,7 +104,7 @@ def _classes(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
-    rows = Concerned(_evaluator(facts)).rows
+    rows, _ = workloads_by_rule(_evaluator(facts))
     idle = [name for name, _, workloads, _ in rows if not workloads]
     if any(workloads for _, _, workloads, _ in rows):
         yield MATCHES(rows=some((f"{name} {workloads}" for name, _, workloads, _ in rows if workloads), 6))

@@ -275,32 +275,24 @@ def class_problems(evaluator: PolicyEvaluator) -> Iterator[str]:
         )
 
 
-class Concerned:
-    """Whom each rule is about in the cluster as it is.
+def workloads_by_rule(evaluator: PolicyEvaluator) -> tuple[list[tuple[str, Mode, int, float]], int]:
+    """Name, mode, workloads and GPUs of each rule in the cluster as it is, in the order in which they are asked.
 
-    Attributes:
-        rows: Name, mode, workloads and GPUs of each rule that is asked, in that order.
-        protected: How many of the workloads something above all rules protects.
+    The last number is of the workloads that something above all rules protects.
     """
-
-    def __init__(self, evaluator: PolicyEvaluator) -> None:
-        workloads: collections.Counter[str] = collections.Counter()
-        gpus: dict[str, float] = collections.defaultdict(float)
-        modes: dict[str, Mode] = {rule.name: rule.mode for rule in evaluator.policy.rules}
-        self.protected = 0
-        for workload in evaluator.fleet.workloads:
-            effective = evaluator.evaluate(workload)
-            self.protected += any(
-                blocker.source.startswith("built-in:") for blocker in effective.restrictions
-            )
-            for rule in effective.rules:
-                modes.setdefault(rule.name, rule.mode)
-                workloads[rule.name] += 1
-                gpus[rule.name] += workload.gpus
-        names = sorted(modes, key=lambda name: name == NO_RULE)
-        self.rows: Sequence[tuple[str, Mode, int, float]] = [
-            (name, modes[name], workloads[name], gpus[name]) for name in names
-        ]
+    workloads: collections.Counter[str] = collections.Counter()
+    gpus: dict[str, float] = collections.defaultdict(float)
+    modes: dict[str, Mode] = {rule.name: rule.mode for rule in evaluator.policy.rules}
+    protected = 0
+    for workload in evaluator.fleet.workloads:
+        effective = evaluator.evaluate(workload)
+        protected += any(blocker.source.startswith("built-in:") for blocker in effective.restrictions)
+        for rule in effective.rules:
+            modes.setdefault(rule.name, rule.mode)
+            workloads[rule.name] += 1
+            gpus[rule.name] += workload.gpus
+    names = sorted(modes, key=lambda name: name == NO_RULE)
+    return [(name, modes[name], workloads[name], gpus[name]) for name in names], protected
 
 
 _IMPORTANT = re.compile(

@@ -22,7 +22,7 @@ from rightsizer.model import (
 from rightsizer.policy.classes import ANNOTATIONS
 from rightsizer.policy.effective import NO_FLEET, EffectivePolicy, PolicyEvaluator
 from rightsizer.policy.match import Match, PriorityRange
-from rightsizer.policy.policy_file import Concerned
+from rightsizer.policy.policy_file import workloads_by_rule
 from rightsizer.policy.schema import DEFAULT_KINDS, Defaults, KindDefaults, Policy
 from rightsizer.policy.thresholds import Thresholds
 from tests.rightsizer.build import AT, DAY, fleet, pod, policy, rule, rule_on, workload
@@ -346,9 +346,9 @@ def test_concerned_workloads_are_counted_by_rule() -> None:
         dataclasses.replace(workload(), ref=ObjectRef("apps/v1", "Deployment", namespace, name, name))
         for name, namespace in (("a", "kube-system"), ("b", "kube-system"), ("c", "team"), ("d", "team"))
     ]
-    found = Concerned(PolicyEvaluator(policy(rule("all")), fleet(*items), at=AT))
-    assert found.protected == 2
-    assert found.rows == [("all", Mode.ENFORCE, 4, 4)]
+    rows, protected = workloads_by_rule(PolicyEvaluator(policy(rule("all")), fleet(*items), at=AT))
+    assert protected == 2
+    assert rows == [("all", Mode.ENFORCE, 4, 4)]
 
 
 OPT_OUTS = {
