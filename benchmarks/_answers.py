@@ -98,7 +98,7 @@ class Sight:
             raise ValueError("maxUtilizationPercent must be 1 here, as by default")
         windows = sorted({window for each in criteria for window in each.windows})
         history_s = max(each.idle.history for each in criteria).total_seconds()
-        counted = max(counted_window(each.too_many_replicas) for each in criteria) // _MINUTE
+        counted = max(counted_window(each.tooManyReplicas) for each in criteria) // _MINUTE
         found = {window: self._usages(window.total_seconds()) for window in windows}
         histories: dict[PodKey, History] = {}
         for one in self.standings:

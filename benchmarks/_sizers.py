@@ -76,7 +76,7 @@ class Ours:
         changes = tuple(FoundChange(_REF, one) for one in self.past[-MOST:] if one.takes)
         evaluator = PolicyEvaluator(self.policy, Fleet((workload,), {}, {}, changes), at=at)
         criteria = evaluator.evaluate(workload).judged_by[0]
-        minutes = counted_window(criteria.too_many_replicas) // datetime.timedelta(minutes=1)
+        minutes = counted_window(criteria.tooManyReplicas) // datetime.timedelta(minutes=1)
         usages = {
             ("team", one.name): (_SILENT if one.node in running.dark else _AT_WORK,)
             for one in running.replicas
@@ -92,7 +92,7 @@ class Ours:
         proposal = decision.finding.proposal
         if not decision.is_enforced or proposal is None or proposal.replicas is None:
             return running.size
-        idle = criteria.too_many_replicas.idleBefore // datetime.timedelta(minutes=1)
+        idle = criteria.tooManyReplicas.idleBefore // datetime.timedelta(minutes=1)
         if decision.action is Action.SCALE_DOWN and running.active(idle) > proposal.replicas:
             return running.size
         assert decision.action is not None

@@ -24,18 +24,7 @@ from rightsizer.policy.match import Match, PriorityRange, Sharing
 from rightsizer.policy.protections import OPT_OUTS
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Defaults, DemandSettings, KindDefaults, Policy
-from rightsizer.policy.thresholds import (
-    InputBound,
-    Judging,
-    NoRequests,
-    NotStarting,
-    OversizedGpu,
-    Stuck,
-    Thresholds,
-    TooManyGpus,
-    TooManyReplicas,
-    Underutilized,
-)
+from rightsizer.policy.thresholds import Judging, Sections
 from rightsizer.policy.values import duration_text
 from scripts.tables import table
 
@@ -54,15 +43,7 @@ _MODELS: Mapping[str, type[pydantic.BaseModel]] = {
     "rules[].match.": Match,
     "rules[].match.priority.": PriorityRange,
     "….": Judging,
-    "…idle.": Thresholds,
-    "…noRequests.": NoRequests,
-    "…underutilized.": Underutilized,
-    "…tooManyGpus.": TooManyGpus,
-    "…tooManyReplicas.": TooManyReplicas,
-    "…oversizedGpu.": OversizedGpu,
-    "…stuck.": Stuck,
-    "…inputBound.": InputBound,
-    "…notStarting.": NotStarting,
+    **{f"…{name}.": type(part) for name, part in Sections()},
 }
 """Thresholds stand below `defaults` and below each rule."""
 

@@ -99,7 +99,7 @@ class Screen:
                 (window, each.idle, percent) for window in {each.idle.window, each.idle.short_window}
             ]
             if any(one.devices > 1 for one in members):
-                many, percent = each.too_many_gpus, each.too_many_gpus.maxUtilizationPercent
+                many, percent = each.tooManyGpus, each.tooManyGpus.maxUtilizationPercent
                 longer = max(many.window, each.idle.window)
                 parts += [(window, many, percent) for window in {many.window, longer}]
                 spare = spare | ~_any(pod.uses_all(percent, self.grid.steps_in(longer)) for pod in pods)
@@ -132,7 +132,7 @@ class Screen:
                 limit, steps = each.idle.maxMemoryTrafficPercent, self.grid.steps_in(each.stuck.window)
                 yield ~_any(one.count(one.moved > limit, steps) for one in devices)
             if FindingName.TOO_MANY_REPLICAS in self.enforced and len(pods) > 1:
-                yield self._may_shrink(pods, each.too_many_replicas)
+                yield self._may_shrink(pods, each.tooManyReplicas)
 
     def _may_shrink(self, pods: Sequence["_PodColumns"], part: TooManyReplicas) -> Flags:
         """Whether enough would be removed: all but the replicas of the busiest step, and headroom."""

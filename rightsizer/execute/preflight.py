@@ -50,7 +50,7 @@ class UseSincePlan:
         self._own = own
         self._since = plan.at - RECENT
         every = PolicyEvaluator(policy, plan.fleet, at=plan.at, own=own).all_criteria()
-        self._idle_before = max(each.too_many_replicas.idleBefore for each in every)
+        self._idle_before = max(each.tooManyReplicas.idleBefore for each in every)
         self._measured = plan.measured
 
     @property

@@ -112,7 +112,7 @@ def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNee
 
     It looks back over a minute, or over two intervals between samples if that is longer.
     """
-    part, ref = candidate.criteria.too_many_replicas, candidate.workload.ref
+    part, ref = candidate.criteria.tooManyReplicas, candidate.workload.ref
     (suffix,) = names_of(candidate.workload).suffixes if len(ref.name) <= _WHOLE_NAME else (".+",)
     pods = promql.matcher(source.pod, "=~", f"{promql.escaped(ref.name)}-{suffix}")
     of_pods = (promql.equals(source.namespace, ref.namespace), pods)
@@ -127,5 +127,5 @@ def busy_replicas(candidate: Candidate, source: ActivitySeries, need: ReplicaNee
 
 def _behavior(candidate: Candidate) -> dict[str, Any]:
     """Scale up at once, and down after the window; the API allows at most an hour."""
-    window_s = round(candidate.criteria.too_many_replicas.window.total_seconds())
+    window_s = round(candidate.criteria.tooManyReplicas.window.total_seconds())
     return {"scaleDown": {"stabilizationWindowSeconds": min(window_s, 3600)}}

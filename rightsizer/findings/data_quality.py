@@ -477,7 +477,7 @@ def wait_reason(candidate: Candidate) -> str:
         waits = candidate.measured.waits.get(pod_key(pod))
         for field, words in _WAITS if waits else ():
             share = getattr(waits, field)
-            if share is not None and share * 100 >= candidate.criteria.input_bound.minWaitPercent:
+            if share is not None and share * 100 >= candidate.criteria.inputBound.minWaitPercent:
                 found[words] = max(share, found.get(words, 0.0))
     return " and ".join(f"{words} {percent(share)} of the time" for words, share in found.items())
 

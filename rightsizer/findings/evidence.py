@@ -223,7 +223,7 @@ class Candidate:
     @functools.cached_property
     def loads(self) -> Mapping[PodKey, ServingLoad]:
         """The load of its inference servers in the minutes in which replicas are counted, as far as it is known."""
-        loads = self.measured.serving.get(self.criteria.too_many_replicas.window, {})
+        loads = self.measured.serving.get(self.criteria.tooManyReplicas.window, {})
         return {key: loads[key] for key in map(pod_key, self.held) if key in loads}
 
     @property

@@ -101,7 +101,7 @@ def followup_queries(
             pods.update((pod_key(pod), observed_since(pod)) for pod in candidates[0].held)
         if has_replicas(workload) and any(map(_may_alternate, candidates)):
             parts = [part.workload for part in candidates[0].roles.values()] or [workload]
-            replicas.setdefault(criteria[0].too_many_replicas, []).extend(parts)
+            replicas.setdefault(criteria[0].tooManyReplicas, []).extend(parts)
         is_waiting = is_waiting or any(map(_uses_little, candidates))
     return FollowupQueries(
         histories=tuple(HistoryRequest(*key, histories[key]) for key in sorted(histories)),
@@ -142,7 +142,7 @@ class _WithoutHistory:
         """The criteria without idleFactor."""
         if id(criteria) not in self._known:
             idle = criteria.idle.model_copy(update={"idleFactor": 0.0})
-            self._known[id(criteria)] = (criteria, dataclasses.replace(criteria, idle=idle))
+            self._known[id(criteria)] = (criteria, criteria.model_copy(update={"idle": idle}))
         return self._known[id(criteria)][1]
 
 
@@ -170,6 +170,6 @@ def _is_always_busy(device: DeviceEvidence) -> bool:
 
 
 def _uses_little(candidate: Candidate) -> bool:
-    part = candidate.criteria.input_bound
+    part = candidate.criteria.inputBound
     means = [each.usage.activity_mean for each in candidate.over(part).devices]
     return any(mean is not None and mean * 100 <= part.maxMeanPercent for mean in means)

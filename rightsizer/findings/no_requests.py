@@ -17,7 +17,7 @@ _SHOWN = 3
 
 def find_no_requests(candidate: Candidate) -> Finding | None:
     """A workload whose pods all had no request in the window; None if one is too young, or its load unknown."""
-    part, workload = candidate.criteria.no_requests, candidate.workload
+    part, workload = candidate.criteria.noRequests, candidate.workload
     if is_batch(workload) or workload.gang or is_grouped(workload) or not candidate.held:
         return None
     loads = [candidate.measured.serving.get(part.window, {}).get(pod_key(pod)) for pod in candidate.held]

@@ -19,7 +19,7 @@ NOWHERE = "no eligible node has this slice free, with enough CPU and memory"
 
 def find_oversized_gpu(candidate: Candidate) -> Finding | None:
     """The smallest sufficient slice for each pod; only advice if no node offers it or it is not proven."""
-    part = candidate.criteria.oversized_gpu
+    part = candidate.criteria.oversizedGpu
     evidence = candidate.over(part)
     usages = [each.usage for each in evidence.devices]
     is_elsewhere = any(each.is_used for _, each in evidence.elsewhere)  # so the need is not measured
@@ -99,7 +99,7 @@ def _connected(evidence: Evidence, part: GpuSlice) -> Iterator[str]:
 
 def _need(candidate: Candidate, usages: list[Usage], held: HeldSlice) -> SliceNeed | None:
     """The highest need of any pod, as fractions of the GPU; None if a signal is missing."""
-    part = candidate.criteria.oversized_gpu
+    part = candidate.criteria.oversizedGpu
     memory = [usage.memory_peak_bytes for usage in usages]
     activity = [usage.activity_peak for usage in usages]
     traffic = [usage.traffic_peak for usage in usages]
@@ -114,7 +114,7 @@ def _need(candidate: Candidate, usages: list[Usage], held: HeldSlice) -> SliceNe
 
 
 def _reason(candidate: Candidate, usages: list[Usage], part: GpuSlice, held: HeldSlice) -> str:
-    margins = candidate.criteria.oversized_gpu
+    margins = candidate.criteria.oversizedGpu
     memory = max((usage.memory_peak_bytes or 0.0) for usage in usages) / GIB
     of = f" of its {held.name}" if held.name else ""
     requested = f" of {held.memory_bytes / GIB:.1f} GiB requested" if held.memory_bytes else ""

@@ -88,7 +88,7 @@ class ReplicaDemand:
 
 def demand(candidate: Candidate) -> ReplicaDemand | None:
     """The need by the minutes that were counted; None without counts."""
-    workload, part = candidate.workload, candidate.criteria.too_many_replicas
+    workload, part = candidate.workload, candidate.criteria.tooManyReplicas
     concurrency = candidate.measured.concurrency.get(workload.ref.uid)
     if concurrency is None:
         return None
@@ -166,7 +166,7 @@ def _too_many(candidate: Candidate) -> Finding | None:
     unproven = sum(_may_be_active(evidence, *held) for held in evidence.held)
     busy = min(known.possible.busy + unproven, replicas)
     needed = max(1, known.possible.replicas(busy))
-    if not is_worth_it(candidate.criteria.too_many_replicas, replicas, needed):
+    if not is_worth_it(candidate.criteria.tooManyReplicas, replicas, needed):
         return _by_load(evidence, replicas)
     words = known.words(replicas, unproven)
     missing = tuple(_missing_proof(evidence))
@@ -237,7 +237,7 @@ def _too_few(
 
 
 def _evidence(candidate: Candidate) -> Evidence:
-    part = candidate.criteria.too_many_replicas
+    part = candidate.criteria.tooManyReplicas
     return candidate.over(part, part.busyPercent, window=window_of(candidate))
 
 
@@ -260,13 +260,13 @@ def _in_question(candidate: Candidate) -> bool:
     known, replicas = demand(candidate), replicas_of(candidate)
     if known is None or candidate.original_replicas is not None:
         return known is not None
-    part = candidate.criteria.too_many_replicas
+    part = candidate.criteria.tooManyReplicas
     return replicas is not None and is_worth_it(part, replicas, max(1, known.possible.replicas()))
 
 
 def window_of(candidate: Candidate) -> datetime.timedelta:
     """The shortest measured window that contains the one in which replicas are counted."""
-    least = candidate.criteria.too_many_replicas.window
+    least = candidate.criteria.tooManyReplicas.window
     return min(
         (span for span in candidate.criteria.windows if span >= least), default=candidate.criteria.idle.window
     )
@@ -282,14 +282,14 @@ def _missing_proof(evidence: Evidence) -> Iterator[str]:
     if any(not each.usage.is_own for _, each in evidence.elsewhere):
         yield "its pods can use GPUs that they do not hold, so it is unknown how many work at the same time"
     if queued := max((load.queued or 0 for load in evidence.candidate.loads.values()), default=0):
-        window = evidence.candidate.criteria.too_many_replicas.window
+        window = evidence.candidate.criteria.tooManyReplicas.window
         yield f"{queued:g} requests waited at a time in the last {span(window)}"
     yield from (issue.message for issue in first_issues(evidence, WORKLOAD_CHECKS))
 
 
 def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
     """Advice, where all replicas work, but their KV caches are hardly used and no request waits."""
-    part, loads = evidence.candidate.criteria.too_many_replicas, evidence.candidate.loads
+    part, loads = evidence.candidate.criteria.tooManyReplicas, evidence.candidate.loads
     caches = [load.cache for load in loads.values() if load.cache is not None and load.queued == 0]
     if len(caches) < len(evidence.held) or is_grouped(evidence.candidate.workload):
         return None

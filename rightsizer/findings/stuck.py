@@ -329,7 +329,7 @@ def _is_stuck_before_start(pod: Pod, candidate: Candidate) -> bool:
     if pod.is_terminating or pod.started is not None:
         return False
     is_failing = pod.waiting != "" and (pod.restarts == 0 or pod.restarts >= MANY_RESTARTS)
-    is_held_long = candidate.at - _since(pod, candidate.at) >= candidate.criteria.not_starting.after
+    is_held_long = candidate.at - _since(pod, candidate.at) >= candidate.criteria.notStarting.after
     return is_held_long and (is_failing or pod.phase == "Pending")
 
 

@@ -16,7 +16,7 @@ from rightsizer.text import gpus, span
 
 def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     """The GPUs that each pod does not need; only advice if that is not proven."""
-    part, held = candidate.criteria.too_many_gpus, max((pod.usable for pod in candidate.held), default=0)
+    part, held = candidate.criteria.tooManyGpus, max((pod.usable for pod in candidate.held), default=0)
     if held <= 1 or any(pod.is_shared or pod.usable != held for pod in candidate.held):
         return None
     evidence = candidate.over(part, part.maxUtilizationPercent)
@@ -42,11 +42,11 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
 
 
 def _longest(candidate: Candidate) -> datetime.timedelta:
-    return max(candidate.criteria.too_many_gpus.window, candidate.criteria.idle.window)
+    return max(candidate.criteria.tooManyGpus.window, candidate.criteria.idle.window)
 
 
 def _over_longest(candidate: Candidate) -> Evidence:
-    part = candidate.criteria.too_many_gpus
+    part = candidate.criteria.tooManyGpus
     return candidate.over(part, part.maxUtilizationPercent, window=_longest(candidate))
 
 

@@ -21,7 +21,7 @@ def find_unusable_gpus(candidate: Candidate) -> Finding | None:
 
 def find_input_bound(candidate: Candidate) -> Finding | None:
     """A workload whose GPUs wait for CPU, disk or network, and do little."""
-    waits, part = wait_reason(candidate), candidate.criteria.input_bound
+    waits, part = wait_reason(candidate), candidate.criteria.inputBound
     if not waits or not (evidence := candidate.over(part)).uses_little(part.maxMeanPercent):
         return None
     words = f"it waits for {waits} (mean of the last {span(evidence.window)})"

@@ -220,7 +220,7 @@ def _serving(
     Of the windows of idleness only that of `candidates`, whose GPUs may be idle.
     """
     every = evaluator.all_criteria()
-    wide = {window for each in every for window in (each.no_requests.window, each.too_many_replicas.window)}
+    wide = {window for each in every for window in (each.noRequests.window, each.tooManyReplicas.window)}
     found = {window: signal.serving(pods, window, at) for window in sorted(wide)}
     narrow = {window for each in every for window in (each.idle.window, each.idle.short_window)} - wide
     if candidates:
@@ -385,7 +385,7 @@ def _usages(
 
 def _starving(evaluator: PolicyEvaluator) -> datetime.timedelta:
     """Window of the wait metrics: the longest of any rule."""
-    return max(criteria.input_bound.window for criteria in evaluator.all_criteria())
+    return max(criteria.inputBound.window for criteria in evaluator.all_criteria())
 
 
 def _histories(

@@ -131,7 +131,7 @@ def _more_used(
         return
     if any(usage.invalid for usage, _ in seen):
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: impossible values in the last minutes")
-    percent = min(each.too_many_gpus.maxUtilizationPercent for each in effective.judged_by)
+    percent = min(each.tooManyGpus.maxUtilizationPercent for each in effective.judged_by)
     idle = effective.thresholds
     busy = {
         _place(usage) for usage, span in seen if kernel_ran(usage, span, idle, percent=percent) is not False
@@ -180,7 +180,7 @@ def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvalua
     ):
         return ()
     part = min(
-        (each.too_many_replicas for each in evaluator.evaluate(fresh).judged_by),
+        (each.tooManyReplicas for each in evaluator.evaluate(fresh).judged_by),
         key=lambda one: one.busyPercent,
     )
     lately = use.latest if removes_replicas(decision) else use.recent

@@ -9,6 +9,8 @@ import datetime
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+import pydantic
+
 from rightsizer.model import Action, Blocker, BlockerCode, FindingName, Fleet, Mode, Pod, Workload
 from rightsizer.policy.classes import class_rules, protecting
 from rightsizer.policy.do_not_disrupt import marks_on
@@ -17,38 +19,18 @@ from rightsizer.policy.protections import OWN_NAMESPACE, opt_outs, protections
 from rightsizer.policy.recognition import is_notebook, is_woken
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import ADVISE_ONLY, KindDefaults, Policy
-from rightsizer.policy.thresholds import (
-    InputBound,
-    NoRequests,
-    NotStarting,
-    OversizedGpu,
-    Stuck,
-    Thresholds,
-    TooManyGpus,
-    TooManyReplicas,
-    Underutilized,
-)
+from rightsizer.policy.thresholds import Sections, Thresholds
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Criteria:
-    """The thresholds of every finding, as they hold for one workload."""
+class Criteria(Sections):
+    """The thresholds of every finding, as they hold for one workload, and which pods may share a GPU."""
 
-    idle: Thresholds
-    no_requests: NoRequests
-    underutilized: Underutilized
-    too_many_gpus: TooManyGpus
-    too_many_replicas: TooManyReplicas
-    oversized_gpu: OversizedGpu
-    stuck: Stuck
-    input_bound: InputBound
-    not_starting: NotStarting
-    sharing: Sharing
+    sharing: Sharing = pydantic.Field(default_factory=Sharing)
 
     @property
     def wide_windows(self) -> frozenset[datetime.timedelta]:
         """Windows queried for the whole fleet; followup_queries adds others for some workloads."""
-        parts = (self.idle, self.underutilized, self.too_many_gpus, self.oversized_gpu, self.input_bound)
+        parts = (self.idle, self.underutilized, self.tooManyGpus, self.oversizedGpu, self.inputBound)
         return frozenset({self.idle.short_window, *(part.window for part in parts)})
 
     @property
@@ -94,19 +76,8 @@ def _has_only(workload: Workload, classes: tuple[str, ...]) -> bool:
 
 
 def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
-    defaults = policy.defaults
-    return Criteria(
-        idle=idle,
-        no_requests=rule.noRequests or defaults.noRequests,
-        underutilized=rule.underutilized or defaults.underutilized,
-        too_many_gpus=rule.tooManyGpus or defaults.tooManyGpus,
-        too_many_replicas=rule.tooManyReplicas or defaults.tooManyReplicas,
-        oversized_gpu=rule.oversizedGpu or defaults.oversizedGpu,
-        stuck=rule.stuck or defaults.stuck,
-        input_bound=rule.inputBound or defaults.inputBound,
-        not_starting=rule.notStarting or defaults.notStarting,
-        sharing=policy.sharing,
-    )
+    parts = {name: getattr(rule, name) or getattr(policy.defaults, name) for name in Sections.model_fields}
+    return Criteria.model_construct(**{**parts, "idle": idle, "sharing": policy.sharing})
 
 
 NO_RULE = "(no rule)"

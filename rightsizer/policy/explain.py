@@ -174,7 +174,7 @@ def _judging(effective: EffectivePolicy) -> Iterator[str]:
 
 
 def _thresholds(criteria: Criteria) -> Iterator[str]:
-    idle, few, slice_ = criteria.idle, criteria.too_many_replicas, criteria.oversized_gpu
+    idle, few, slice_ = criteria.idle, criteria.tooManyReplicas, criteria.oversizedGpu
     stuck = criteria.stuck
     yield (
         f"idle: no sample above {idle.maxUtilizationPercent:g}% in {span(idle.window)} "
@@ -189,7 +189,7 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     unused = min(idle.unusedWindow, idle.minIdleTime or idle.window)
     yield f"      {span(unused)} if it never worked, or no process holds memory on its GPUs"
     yield f"      MIG instances without utilization: by their board, up to {idle.maxBoardPowerPercent:g}% of idle power"
-    unasked = criteria.no_requests
+    unasked = criteria.noRequests
     yield (
         f"no-requests: no request to its inference server in {span(unasked.window)}, and mean activity at most "
         f"{unasked.maxMeanPercent:g}%"
@@ -197,8 +197,8 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
     under = criteria.underutilized
     yield f"underutilized: mean below {under.maxMeanPercent:g}% in {span(under.window)}"
     yield (
-        f"too-many-gpus: some never above {criteria.too_many_gpus.maxUtilizationPercent:g}% "
-        f"in {span(criteria.too_many_gpus.window)}"
+        f"too-many-gpus: some never above {criteria.tooManyGpus.maxUtilizationPercent:g}% "
+        f"in {span(criteria.tooManyGpus.window)}"
     )
     yield (
         f"too-many-replicas: {few.minSavingPercent:g}% more than the busiest minute of the last {span(few.window)}, "
@@ -219,10 +219,10 @@ def _thresholds(criteria: Criteria) -> Iterator[str]:
             f"{span(stuck.withoutTraffic)} and {idle.idleFactor:g} times its longest earlier time without"
         )
     yield (
-        f"input-bound: mean below {criteria.input_bound.maxMeanPercent:g}%, waiting for "
-        f"{criteria.input_bound.minWaitPercent:g}% of {span(criteria.input_bound.window)}"
+        f"input-bound: mean below {criteria.inputBound.maxMeanPercent:g}%, waiting for "
+        f"{criteria.inputBound.minWaitPercent:g}% of {span(criteria.inputBound.window)}"
     )
-    yield f"not-starting: holds GPUs without running for {span(criteria.not_starting.after)}"
+    yield f"not-starting: holds GPUs without running for {span(criteria.notStarting.after)}"
 
 
 def _limits(workload: Workload, book: PolicyEvaluator) -> Iterator[str]:

@@ -8,19 +8,9 @@ import pydantic
 from pydantic_core import PydanticKnownError
 
 from rightsizer.model import Action, FindingName, Mode
+from rightsizer.policy import thresholds
 from rightsizer.policy.match import Match
-from rightsizer.policy.thresholds import (
-    Delay,
-    InputBound,
-    NoRequests,
-    NotStarting,
-    OversizedGpu,
-    Stuck,
-    Thresholds,
-    TooManyGpus,
-    TooManyReplicas,
-    Underutilized,
-)
+from rightsizer.policy.thresholds import Delay
 from rightsizer.policy.values import Part, one_of
 
 COOLDOWN = datetime.timedelta(hours=24)
@@ -204,15 +194,15 @@ class Rule(Part):
         description="Time from the end of a stop to useful work; lost when a pending pod's victims are chosen. Default "
         "by kind: 2m; servers 5m, training 10m, notebooks 30m.",
     )
-    idle: Thresholds | None = pydantic.Field(None, description="Replaces the defaults completely.")
-    noRequests: NoRequests | None = pydantic.Field(None, description=_INSTEAD)
-    underutilized: Underutilized | None = pydantic.Field(None, description=_INSTEAD)
-    tooManyGpus: TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
-    tooManyReplicas: TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)
-    oversizedGpu: OversizedGpu | None = pydantic.Field(None, description=_INSTEAD)
-    stuck: Stuck | None = pydantic.Field(None, description=_INSTEAD)
-    inputBound: InputBound | None = pydantic.Field(None, description=_INSTEAD)
-    notStarting: NotStarting | None = pydantic.Field(None, description=_INSTEAD)
+    idle: thresholds.Thresholds | None = pydantic.Field(None, description="Replaces the defaults completely.")
+    noRequests: thresholds.NoRequests | None = pydantic.Field(None, description=_INSTEAD)
+    underutilized: thresholds.Underutilized | None = pydantic.Field(None, description=_INSTEAD)
+    tooManyGpus: thresholds.TooManyGpus | None = pydantic.Field(None, description=_INSTEAD)
+    tooManyReplicas: thresholds.TooManyReplicas | None = pydantic.Field(None, description=_INSTEAD)
+    oversizedGpu: thresholds.OversizedGpu | None = pydantic.Field(None, description=_INSTEAD)
+    stuck: thresholds.Stuck | None = pydantic.Field(None, description=_INSTEAD)
+    inputBound: thresholds.InputBound | None = pydantic.Field(None, description=_INSTEAD)
+    notStarting: thresholds.NotStarting | None = pydantic.Field(None, description=_INSTEAD)
 
     @pydantic.field_validator("name", mode="after")
     @classmethod

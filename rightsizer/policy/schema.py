@@ -25,17 +25,7 @@ from rightsizer.policy.limits import (
 )
 from rightsizer.policy.match import Key, Labels, Match, Sharing
 from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
-from rightsizer.policy.thresholds import (
-    InputBound,
-    NoRequests,
-    NotStarting,
-    OversizedGpu,
-    Stuck,
-    Thresholds,
-    TooManyGpus,
-    TooManyReplicas,
-    Underutilized,
-)
+from rightsizer.policy.thresholds import Sections, Thresholds
 from rightsizer.policy.values import Classes, Duration, Kinds, Name, Namespaces, Part, one_of
 
 OCCASIONS: Final = ("notice", "change", "rollback", "failure", "backtest", "digest")
@@ -259,7 +249,7 @@ DEFAULT_KINDS = (
 each is a set of queries of its own."""
 
 
-class Defaults(Part):
+class Defaults(Sections):
     """Defaults for all rules."""
 
     idle: Thresholds = pydantic.Field(
@@ -272,14 +262,6 @@ class Defaults(Part):
         strict=False,
         description="Idle thresholds by kind; the first match applies. Replaces the built-in rows.",
     )
-    noRequests: NoRequests = pydantic.Field(default_factory=NoRequests)
-    underutilized: Underutilized = pydantic.Field(default_factory=Underutilized)
-    tooManyGpus: TooManyGpus = pydantic.Field(default_factory=TooManyGpus)
-    tooManyReplicas: TooManyReplicas = pydantic.Field(default_factory=TooManyReplicas)
-    oversizedGpu: OversizedGpu = pydantic.Field(default_factory=OversizedGpu)
-    stuck: Stuck = pydantic.Field(default_factory=Stuck)
-    inputBound: InputBound = pydantic.Field(default_factory=InputBound)
-    notStarting: NotStarting = pydantic.Field(default_factory=NotStarting)
 
     @pydantic.model_validator(mode="before")
     @classmethod

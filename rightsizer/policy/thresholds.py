@@ -426,3 +426,17 @@ class NotStarting(Part):
     after: Duration = pydantic.Field(
         datetime.timedelta(minutes=30), description="How long a pod may hold GPUs without running."
     )
+
+
+class Sections(Part):
+    """Thresholds of every finding that has some, by the name of its section in the file."""
+
+    idle: Thresholds = pydantic.Field(default_factory=Thresholds)
+    noRequests: NoRequests = pydantic.Field(default_factory=NoRequests)
+    underutilized: Underutilized = pydantic.Field(default_factory=Underutilized)
+    tooManyGpus: TooManyGpus = pydantic.Field(default_factory=TooManyGpus)
+    tooManyReplicas: TooManyReplicas = pydantic.Field(default_factory=TooManyReplicas)
+    oversizedGpu: OversizedGpu = pydantic.Field(default_factory=OversizedGpu)
+    stuck: Stuck = pydantic.Field(default_factory=Stuck)
+    inputBound: InputBound = pydantic.Field(default_factory=InputBound)
+    notStarting: NotStarting = pydantic.Field(default_factory=NotStarting)

@@ -31,21 +31,11 @@ from rightsizer.planning.budget import BudgetAccount, within_budgets
 from rightsizer.planning.decide import decide
 from rightsizer.planning.pending_demand import limit_to_pending_demand
 from rightsizer.policy.effective import Criteria, EffectivePolicy, PolicyEvaluator
-from rightsizer.policy.match import Match, Sharing
+from rightsizer.policy.match import Match
 from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.policy.rule import Rule
 from rightsizer.policy.schema import Policy
-from rightsizer.policy.thresholds import (
-    InputBound,
-    NoRequests,
-    NotStarting,
-    OversizedGpu,
-    Stuck,
-    Thresholds,
-    TooManyGpus,
-    TooManyReplicas,
-    Underutilized,
-)
+from rightsizer.policy.thresholds import TooManyReplicas
 
 API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
 """By kind."""
@@ -153,19 +143,7 @@ def rule(name: str, mode: Mode = Mode.ENFORCE, *, match: Match | None = None, **
 
 def criteria(**changes: Any) -> Criteria:
     """The defaults' criteria, but for what is given."""
-    values: dict[str, Any] = {
-        "idle": Thresholds(),
-        "no_requests": NoRequests(),
-        "underutilized": Underutilized(),
-        "too_many_gpus": TooManyGpus(),
-        "too_many_replicas": TooManyReplicas(),
-        "oversized_gpu": OversizedGpu(),
-        "stuck": Stuck(),
-        "input_bound": InputBound(),
-        "not_starting": NotStarting(),
-        "sharing": Sharing(),
-    }
-    return Criteria(**{**values, **changes})
+    return Criteria(**changes)
 
 
 HOUR_S = 3600.0

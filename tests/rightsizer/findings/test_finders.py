@@ -234,6 +234,6 @@ def test_not_starting_pod_beside_a_working_one_is_reported() -> None:
 def test_threshold_of_one_finding_does_not_affect_others() -> None:
     """A GPU below one finding's utilization threshold is unused for that finding only."""
     item, found = _eight(busy_usage(0), idle_usage(1, activity_peak=0.04), devices=2)
-    by = criteria(too_many_gpus=TooManyGpus(maxUtilizationPercent=5), idle=Thresholds())
+    by = criteria(tooManyGpus=TooManyGpus(maxUtilizationPercent=5), idle=Thresholds())
     assert findings(item, found, by=by, histories=ALWAYS)[0].name is FindingName.TOO_MANY_GPUS
     assert findings(item, found, histories=ALWAYS)[0].name is FindingName.BUSY

@@ -309,7 +309,7 @@ def test_autoscaler_scales_up_at_once_and_down_slowly() -> None:
     """Replicas stay for the length of the window, at most an hour."""
     _, hpa = _manifests(_case(VARYING))
     assert hpa["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 600}}
-    by = criteria(too_many_replicas=TooManyReplicas(window=datetime.timedelta(minutes=30)))
+    by = criteria(tooManyReplicas=TooManyReplicas(window=datetime.timedelta(minutes=30)))
     case = dataclasses.replace(_case(VARYING), criteria=by)
     _, quicker = _manifests(case)
     assert quicker["behavior"] == {"scaleDown": {"stabilizationWindowSeconds": 1800}}

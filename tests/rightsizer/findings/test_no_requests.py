@@ -23,7 +23,7 @@ from tests.rightsizer.build import (
 )
 
 UNUSED = ServingLoad("vLLM", 0, 0, 0, 0)
-WINDOW = criteria().no_requests.window
+WINDOW = criteria().noRequests.window
 KEPT = ServingLoad("vLLM", 12, 0, 0, 0)
 NEVER = {("research", "w-0"): history("." * 240)}
 

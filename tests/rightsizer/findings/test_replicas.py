@@ -136,7 +136,7 @@ def test_jumps_from_minutes_of_lost_samples_are_headroom() -> None:
 
 def test_jumps_before_their_history_are_ignored() -> None:
     """The policy says how far back they are searched."""
-    by = criteria(too_many_replicas=TooManyReplicas(jumpHistory=30 * MINUTE))
+    by = criteria(tooManyReplicas=TooManyReplicas(jumpHistory=30 * MINUTE))
     item, found = _replicas(100, busy_usage(0), created=AT - 30 * DAY)
     counted = _minutes((60, 20), (5, 35), (60, 20), before=20)
     finding = findings(item, found, by=by, concurrency={"uid-w": counted})[0]
@@ -376,7 +376,7 @@ def test_scale_up_with_a_foreign_record_is_not_proposed(record: str) -> None:
 
 def test_headroom_is_the_larger_of_percentage_and_number() -> None:
     """Both come from the policy, and a larger jump counts instead."""
-    by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=100, minHeadroom=0))
+    by = criteria(tooManyReplicas=TooManyReplicas(headroomPercent=100, minHeadroom=0))
     finding = findings(*TURNS, by=by, **_counted(2))[0]
     assert finding.proposal is not None
     assert finding.proposal.replicas == 4
@@ -384,7 +384,7 @@ def test_headroom_is_the_larger_of_percentage_and_number() -> None:
 
 def test_scale_down_keeps_one_replica() -> None:
     """Even without headroom and recent demand."""
-    by = criteria(too_many_replicas=TooManyReplicas(headroomPercent=0, minHeadroom=0))
+    by = criteria(tooManyReplicas=TooManyReplicas(headroomPercent=0, minHeadroom=0))
     finding = findings(*TURNS, by=by, **_counted(0))[0]
     assert finding.proposal is not None
     assert finding.proposal.replicas == 1

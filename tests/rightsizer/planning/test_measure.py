@@ -197,7 +197,7 @@ def test_measure_unread_owner_with_the_uid_of_another_is_not_counted() -> None:
     (counted,) = signal.counted
     assert (counted.uid, counted.namespace, counted.names) == ("uid-w", "research", HASHES)
     assert set(counted.pods) == {"w-0", "w-1"}
-    percent = book.evaluate(item).judged_by[0].too_many_replicas.busyPercent
+    percent = book.evaluate(item).judged_by[0].tooManyReplicas.busyPercent
     assert counted.threshold == percent / 100
 
 

@@ -330,7 +330,7 @@ def test_revalidate_stop_without_requests_asks_for_requests(
     """Checks of its health keep it active; a request since the plan, or none that is known, keeps the server."""
     rules = policy(rule("all", findings={FindingName.NO_REQUESTS: Mode.ENFORCE}))
     checked, key = usages((ASKED.pods[0], (CHECKED,))), ("research", "w-0")
-    (window,) = {each.no_requests.window for each in evaluator(rules, ASKED).all_criteria()}
+    (window,) = {each.noRequests.window for each in evaluator(rules, ASKED).all_criteria()}
     decision = judged(ASKED, checked, rules, serving={window: {key: UNASKED}})
     assert (decision.finding.name, decision.is_enforced) == (FindingName.NO_REQUESTS, True)
     use = Use(
