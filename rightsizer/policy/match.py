@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 
 from rightsizer.model import Fleet, Node, ObjectRef, Pod, Workload
-from rightsizer.policy.values import Classes, Kinds, Namespaces, NodeLabels, Part
+from rightsizer.policy.values import Classes, Kinds, Names, Part
 
 LOWEST_PRIORITY = -2_147_483_648
 HIGHEST_USER_PRIORITY = 1_000_000_000
@@ -96,7 +96,7 @@ class Match(Part):
         description='PriorityClasses, with wildcards * and ?; each must exist. "" means pods without a class.',
     )
     priority: PriorityRange | None = pydantic.Field(None, description="Range of the pods' resolved priority.")
-    namespaces: Namespaces | None = pydantic.Field(None, description="Namespaces, with wildcards.")
+    namespaces: Names | None = pydantic.Field(None, description="Namespaces, with wildcards.")
     kinds: Kinds | None = pydantic.Field(
         None,
         description="Workload kinds, with wildcards; custom kinds with their API group, such as "
@@ -107,11 +107,11 @@ class Match(Part):
         description='Labels of the workload or its pods; all must match. Values may have wildcards; "*" means that '
         "the label exists.",
     )
-    models: NodeLabels | None = pydantic.Field(
+    models: Names | None = pydantic.Field(
         None,
         description="GPU models, with wildcards, such as *H100*, by nvidia.com/gpu.product of the nodes.",
     )
-    nodePools: NodeLabels | None = pydantic.Field(
+    nodePools: Names | None = pydantic.Field(
         None, description="Node pools, with wildcards, by the labels of the nodes."
     )
     everything: Annotated[Literal[True], pydantic.BeforeValidator(_on_purpose)] | None = pydantic.Field(

@@ -26,7 +26,7 @@ from rightsizer.policy.limits import (
 from rightsizer.policy.match import Key, Labels, Match, Sharing
 from rightsizer.policy.rule import ACTIONS, Rule, yaml_off
 from rightsizer.policy.thresholds import Sections, Thresholds
-from rightsizer.policy.values import Classes, Duration, Kinds, Name, Namespaces, Part, one_of
+from rightsizer.policy.values import Classes, Duration, Kinds, Name, Names, Part, one_of
 
 OCCASIONS: Final = ("notice", "change", "rollback", "failure", "backtest", "digest")
 Occasion = Literal["notice", "change", "rollback", "failure", "backtest", "digest"]
@@ -131,7 +131,7 @@ class Target(Part):
     recipients: tuple[_Mailbox, ...] = pydantic.Field(
         (), strict=False, max_length=50, description="email: addresses of the recipients."
     )
-    namespaces: Namespaces | None = pydantic.Field(
+    namespaces: Names | None = pydantic.Field(
         None,
         description="Only workloads in these namespaces, with wildcards, and no backtests; default: all.",
     )

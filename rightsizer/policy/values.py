@@ -9,26 +9,14 @@ import difflib
 import fnmatch
 import functools
 import re
-import string
 import zoneinfo
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import pydantic
 
 from rightsizer.config import parse_duration
 from rightsizer.kube.owner_kinds import OWNERS
-
-LOWER = string.ascii_lowercase + string.digits
-"""First characters of namespaces and PriorityClasses: DNS names (RFC 1123)."""
-
-ANY_CASE = string.ascii_letters + string.digits
-"""Of the values of labels: models and node pools."""
-
-LENGTHS = (3, 8, 63)
-"""The longest is that of a label's value, and of a DNS label."""
-
-_ON_PURPOSE = "remove it; to match all workloads, write match: {everything: true}"
 
 
 def not_all(pattern: str) -> str:
@@ -38,30 +26,10 @@ def not_all(pattern: str) -> str:
         ValueError: It is one.
     """
     if "*" in pattern and set(pattern) <= {"*", "?"}:
-        message = f"{pattern!r} matches everything; {_ON_PURPOSE}"
+        instead = "remove it; to match all workloads, write match: {everything: true}"
+        message = f"{pattern!r} matches everything; {instead}"
         raise ValueError(message)
     return pattern
-
-
-def not_all_together(firsts: str) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """What refuses patterns of which every name matches one, where names begin with one of these characters."""
-    names = tuple(_names(firsts))
-
-    def check(patterns: tuple[str, ...]) -> tuple[str, ...]:
-        if all(any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) for name in names):
-            message = f"these patterns together match everything; {_ON_PURPOSE}"
-            raise ValueError(message)
-        return patterns
-
-    return check
-
-
-def _names(firsts: str) -> Iterable[str]:
-    """Of the same characters in turn, so that none is made of one alone."""
-    for start in range(len(firsts)):
-        turned = firsts[start:] + firsts[:start]
-        for length in LENGTHS:
-            yield (turned * length)[:length]
 
 
 _OTHERS: Final = (
@@ -79,8 +47,6 @@ _OTHERS: Final = (
 )
 KINDS: Final = tuple(sorted({*(row.kind for row in OWNERS), *_OTHERS}))
 """Kinds under which pods are found. Others are written with their API group, so that a slip is not taken for one."""
-
-_CAPITALS = "".join(sorted({kind[0] for kind in KINDS}))
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -203,11 +169,9 @@ Name = Annotated[
 
 Kind = Annotated[Name, pydantic.AfterValidator(known_kind)]
 _Some = pydantic.Field(min_length=1, strict=False)
-Classes = Annotated[tuple[Pattern, ...], _Some, pydantic.AfterValidator(not_all_together(LOWER))]
-Namespaces = Annotated[tuple[Name, ...], _Some, pydantic.AfterValidator(not_all_together(LOWER))]
-Kinds = Annotated[tuple[Kind, ...], _Some, pydantic.AfterValidator(not_all_together(_CAPITALS))]
-NodeLabels = Annotated[tuple[Name, ...], _Some, pydantic.AfterValidator(not_all_together(ANY_CASE))]
-"""Globs for values of nodes' labels."""
+Classes = Annotated[tuple[Pattern, ...], _Some]
+Names = Annotated[tuple[Name, ...], _Some]
+Kinds = Annotated[tuple[Kind, ...], _Some]
 
 
 def _share(value: object) -> object:

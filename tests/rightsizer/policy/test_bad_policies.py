@@ -26,8 +26,7 @@ BEYOND_A_SCHEMA = {
     *("learned-from-nothing", "learned-from-too-many-returns", "learned-beyond-history"),
     *("returns-out-of-order", "returns-of-a-minute", "notice-before-the-evidence"),
     *("all-priorities-written-out", "all-priorities-but-the-lowest", "all-priorities-in-use"),
-    *("all-namespaces-by-their-letters", "all-kinds-by-their-letters", "all-classes-by-their-letters"),
-    *("all-pools-by-their-ends", "budget-twice", "history-shorter-than-window", "freeze-backwards"),
+    *("budget-twice", "history-shorter-than-window", "freeze-backwards"),
     *("finding-above-its-mode", "findings-of-a-protect-rule", "min-replicas-without-scale-down"),
     *(
         "shrunk-and-never-grown",
