@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from rightsizer.doctor.diagnosis import Status
 from rightsizer.doctor.examination import FAMILIES
 from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
 from scripts.tables import table
@@ -15,21 +14,14 @@ _COMMANDS = tuple(command for command in Command if command not in _ELSEWHERE)
 
 
 def checks() -> str:
-    """Each check, and how bad it can be."""
+    """Each check, by family."""
     return "\n".join(_families())
 
 
 def _families() -> Iterator[str]:
     for family in FAMILIES:
-        rows = (
-            (f"`{check.name}`", check.about, ", ".join(_worst({one.status for one in check.messages})))
-            for check in family.checks
-        )
-        yield f"### {family.name}\n\n" + table(("check", "about", "can be"), rows)
-
-
-def _worst(found: set[Status]) -> Iterator[str]:
-    return (f"`{status}`" for status in (Status.WARNING, Status.ERROR) if status in found)
+        rows = ((f"`{check.name}`", check.about) for check in family.checks)
+        yield f"### {family.name}\n\n" + table(("check", "about"), rows)
 
 
 def rights() -> str:

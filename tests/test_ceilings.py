@@ -41,11 +41,12 @@ def test_ceiling_is_lowered_and_never_raised(tmp_path: Path, monkeypatch: pytest
     assert '"package" = { lines = 5, files = 2 }' in (root / TABLE).read_text()
 
 
-def test_surface_counts_commands_and_policy_fields() -> None:
-    """Those that --help and the schema list."""
+def test_surface_counts_commands_policy_fields_and_stores() -> None:
+    """Those that --help, the schema and docs/state.md list."""
     found = surface()
     assert found["commands"] > 10
     assert found["policy-fields"] > 100
+    assert found["stores"] > 3
     assert above({"surface": found}, {"surface": {"commands": 1}}) == [
         f"surface: {found['commands']} commands, ceiling 1"
     ]

@@ -12,6 +12,7 @@ from benchmarks._judges import PLAIN, Ours
 from benchmarks._workloads import WORKLOADS
 from benchmarks.judgement import ANSWERS
 from rightsizer.doctor.examination import FAMILIES
+from rightsizer.doctor.rights import RIGHTS
 from rightsizer.model import Action, BlockerCode, Confidence, FindingName, Mode, Result, Verdict
 from rightsizer.report import FORMS
 from scripts.write_docs import DOCS, generated
@@ -153,22 +154,19 @@ def test_commands_of_a_page_wait_for_a_job_and_replace_the_policy(page: Path, ty
     assert not [line for line in typed.splitlines() if "--reuse-values" in line and "policy" in line]
 
 
-def test_attribution_page_has_a_row_for_each_benchmark_workload() -> None:
-    """docs/attribution.md has the table of the benchmark."""
-    text = (DOCS / "attribution.md").read_text()
-    part = re.search(r"<!-- measured: attribution-error -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    assert part is not None, "run `python -m benchmarks.attribution_error --write`"
-    missing = [one.name for one in WORKLOADS if f"| {one.name}" not in part[1]]
-    assert missing == []
-
-
-def test_judgement_page_has_a_row_for_each_judge() -> None:
-    """docs/judgement.md has the table of the benchmark."""
-    text = (DOCS / "judgement.md").read_text()
-    part = re.search(r"<!-- measured: judgement -->\n(.*?)<!-- end -->", text, re.DOTALL)
-    assert part is not None, "run `python -m benchmarks.judgement --write`"
-    rows = [*(Ours(answers).name for answers in ANSWERS), *(one.name for one in PLAIN)]
-    assert [row for row in rows if f"| {row} |" not in part[1]] == []
+@pytest.mark.parametrize(
+    ("benchmark", "page", "rows"),
+    [
+        ("attribution_error", "attribution.md", [workload.name for workload in WORKLOADS]),
+        ("judgement", "judgement.md", [judge.name for judge in (*map(Ours, ANSWERS), *PLAIN)]),
+    ],
+)
+def test_page_of_a_benchmark_has_a_row_for_each_case(benchmark: str, page: str, rows: list[str]) -> None:
+    """The page has the whole table of the benchmark."""
+    part = f"<!-- measured: {benchmark.replace('_', '-')} -->\n(.*?)<!-- end -->"
+    found = re.search(part, (DOCS / page).read_text(), re.DOTALL)
+    assert found is not None, f"run `python -m benchmarks.{benchmark} --write`"
+    assert [row for row in rows if f"| {row}" not in found[1]] == []
 
 
 @pytest.mark.parametrize("name", [*FindingName, *Verdict, *Action, *Mode, *BlockerCode, *Confidence, *FORMS])
@@ -182,6 +180,33 @@ def test_word_of_a_plan_is_explained_in_docs(name: str) -> None:
 def test_doctor_check_has_a_symptom_in_troubleshooting(check: str) -> None:
     """docs/troubleshooting.md links a symptom to each check."""
     assert re.search(rf"\[[^\]]*\b{check}\b[^\]]*\]\(doctor.md#", (DOCS / "troubleshooting.md").read_text())
+
+
+_WRITERS = {
+    "files": {"--ledger"},
+    "history_files": {"--history"},
+    "reporter": {"--save", "--patches"},
+    "state_file": {"--state-file"},
+}
+"""The modules of the rightsizer that write files, with the flags that name these."""
+_WRITES = re.compile(
+    r"\.write_(?:text|bytes)\(|TemporaryFile\(|mkstemp\(|\bParquetFolder\(|open\([^)]*\"[wax]b?\""
+)
+
+
+def test_state_page_names_every_store_in_code_and_no_other() -> None:
+    """Annotations, objects that the program may write in its own namespace, and flags that name files."""
+    sources = {path.stem: path.read_text() for path in ROOT.glob("rightsizer*/**/*.py")}
+    assert {name for name, text in sources.items() if _WRITES.search(text)} == _WRITERS.keys()
+    annotations = {name for text in sources.values() for name in re.findall(r'\bPREFIX \+ "([a-z-]+)"', text)}
+    objects = {name for right in RIGHTS if right.is_own for name in right.names}
+    numbered = {name for name in objects if re.search(r"-[1-9]$", name)}
+    stores, _, others = (DOCS / "state.md").read_text().partition("## What a loss means")
+    places = re.findall(r"^\| \*\*[^|]*\|([^|]*)", stores, re.MULTILINE)
+    lists = re.findall(r"^- (?:Marks|Wishes|Output)[^:]*:((?:.|\n  )*)", others, re.MULTILINE)
+    named = set(re.findall(r"`((?:--)?[a-z][a-z0-9-]*)`", " ".join((*places, *lists))))
+    assert named == annotations.union(objects, *_WRITERS.values()) - numbered
+    assert {right.resource for right in RIGHTS if right.is_own} == {"configmaps", "leases", "secrets"}
 
 
 def test_apply_help_names_every_result_and_docs_explain_it() -> None:
