@@ -17,7 +17,7 @@ from rightsizer.model import Concurrency, PodKey
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.device_usage import pods_seen
 from rightsizer.usage.exporter_counters import pod_busy
-from rightsizer.usage.kept_slots import SlotRows
+from rightsizer.usage.kept_slots import JobKey, SlotRows
 from rightsizer.usage.querier import Build, SourceQuerier
 from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
@@ -123,7 +123,7 @@ def _concurrency(
 ) -> Concurrency:
     """Busy and unseen replicas in each minute."""
     busy, seen, gaps = (
-        _sums([counted.counts.get((*prefix, name, "")) for prefix in workload.prefixes()], grid.slots)
+        _sums([counted.counts.get((*prefix, name, "", "")) for prefix in workload.prefixes()], grid.slots)
         for name in _COLUMNS
     )
     starts = sorted(start + reach + MINUTE for start in _starts(workload))
@@ -165,14 +165,14 @@ class _MinuteQuery:
         for key, row in self._states(pods.keys(), longer).items():
             for replica in pods[key[:2]]:
                 by_replica[replica].append(row)
-        columns: dict[UseKey, npt.NDArray[np.int64]] = {}
+        columns: dict[JobKey, npt.NDArray[np.int64]] = {}
         for (prefix, _), rows in by_replica.items():
             devices = np.array(rows)
             highest = devices.max(axis=0)[near:]
             lacking = _gaps(devices, near)[near:]
             for name, is_so in zip(_COLUMNS, (highest == _BUSY, highest != _NONE, lacking), strict=True):
-                key = (*prefix, name, "")
-                columns[key] = columns.get(key, 0) + is_so.astype(np.int64)
+                kept: JobKey = (*prefix, name, "", "")
+                columns[kept] = columns.get(kept, 0) + is_so.astype(np.int64)
         found = {key: counts_of(column) for key, column in columns.items()}
         return SlotRows({}, {key: column for key, column in found.items() if any(column)})
 

@@ -27,13 +27,12 @@ from rightsizer.usage.exporter_counters import (
     pod_busy,
     unexplained_s,
 )
-from rightsizer.usage.kept_slots import SlotRows
+from rightsizer.usage.kept_slots import JobKey, SlotRows
 from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import (
     HALF,
-    CountsByUse,
     add_highest,
     expected_samples,
     highest_counts,
@@ -225,10 +224,16 @@ class _HistoryQuery:
         self, build: Build, parse: Callable[[msgspec.Raw], T], shards: QueryShards
     ) -> Iterator[tuple[UseKey, T]]:
         """The parsed points of the pods' series; series with equal points share them."""
+        return ((key, value) for key, _, value in self.rows_of_jobs(build, parse, shards))
+
+    def rows_of_jobs(
+        self, build: Build, parse: Callable[[msgspec.Raw], T], shards: QueryShards
+    ) -> Iterator[tuple[UseKey, str, T]]:
+        """The same, with the job of each."""
         wanted = frozenset(self.pods)
         for labels, value in self.querier.range_uses(shards, build, self.grid.steps, parse):
             if labels.key is not None and labels.key[:2] in wanted:
-                yield labels.key, value
+                yield labels.key, labels.job, value
 
     def shards(self, metric: Metric | None = None) -> QueryShards:
         """The pods, by each label that may name them in a metric's series."""
@@ -302,14 +307,15 @@ def _slots_by_gauges(
 
 def _rows_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotRows:
     rows: dict[UseKey, bytes] = {}
-    counts: CountsByUse = {}
+    counts: dict[JobKey, Counts] = {}
     merged = _weakest if kind is MetricKind.TRAFFIC else strongest
     for metric in query.querier.source.of(kind):
         classify, shards = functools.partial(query.classify, metric, threshold), query.shards(metric)
         for key, row in query.rows(functools.partial(query.peak, metric), classify, shards):
             rows[key] = merged((rows[key], row)) if key in rows else row
-        for key, count in query.rows(functools.partial(query.count, metric), query.grid.counts, shards):
-            add_highest(counts, key, count)
+        counted = functools.partial(query.count, metric)
+        for key, job, count in query.rows_of_jobs(counted, query.grid.counts, shards):
+            add_highest(counts, (*key, job), count)
     return SlotRows(rows, counts)
 
 
@@ -318,22 +324,26 @@ def _weakest(rows: Sequence[bytes]) -> bytes:
     return bytes(Slot.UNKNOWN if Slot.UNKNOWN in each else min(each) for each in zip(*rows, strict=True))
 
 
-def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[UseKey, Counts]) -> SlotsByUse:
-    """A slot is unknown with less than half the samples of the densest series, or of those that it lacks, too."""
-    highest = highest_counts({row.tobytes(): row for row in counts.values()}.values())
-    least = [max(HALF * count, 1) for count in expected_samples(highest)]
-    known: dict[bytes, bytes] = {}  # most are alike
-    found: SlotsByUse = {}
-    for key, row in rows.items():
-        counted = counts.get(key)
-        if counted is None:
-            found[key] = bytearray(row.replace(_IDLE, _UNKNOWN))
-            continue
-        text = counted.tobytes()
-        if text not in known:
-            missing = (count < enough for count, enough in zip(counted, least, strict=True))
-            known[text] = bytes(Slot.UNKNOWN if is_missing else Slot.IDLE for is_missing in missing)
-        found[key] = bytearray(strongest((row, known[text])))
+def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[JobKey, Counts]) -> SlotsByUse:
+    """A slot is unknown where no job has half the samples of its own densest series, or of those that it lacks, too."""
+    of_jobs: dict[str, dict[bytes, Counts]] = {}  # most are alike
+    for (*_, job), row in counts.items():
+        of_jobs.setdefault(job, {})[row.tobytes()] = row
+    known = {job: _gaps_by_row(alike) for job, alike in of_jobs.items()}
+    gaps: dict[UseKey, bytes] = {}
+    for (namespace, pod, uuid, instance, job), row in counts.items():
+        key, own = (namespace, pod, uuid, instance), known[job][row.tobytes()]
+        gaps[key] = bytes(map(min, gaps[key], own)) if key in gaps else own
+    return {key: bytearray(strongest((row, gaps.get(key, _UNKNOWN * len(row))))) for key, row in rows.items()}
+
+
+def _gaps_by_row(rows: Mapping[bytes, Counts]) -> dict[bytes, bytes]:
+    """The slots in which each of one job's rows has too few samples are UNKNOWN, the others IDLE."""
+    least = [max(HALF * count, 1) for count in expected_samples(highest_counts(rows.values()))]
+    found: dict[bytes, bytes] = {}
+    for text, row in rows.items():
+        missing = (count < enough for count, enough in zip(row, least, strict=True))
+        found[text] = bytes(Slot.UNKNOWN if is_missing else Slot.IDLE for is_missing in missing)
     return found
 
 

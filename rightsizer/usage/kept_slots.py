@@ -27,6 +27,9 @@ MOST_TABLES = 32
 Rows = dict[UseKey, bytes]
 """The slots of each pod's use of a device."""
 
+JobKey = tuple[str, str, str, str, str]
+"""A use of a device, and the job that tells it."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlotRows:
@@ -36,8 +39,10 @@ class SlotRows:
     """
 
     rows: Rows
-    counts: dict[UseKey, Counts]
+    counts: dict[JobKey, Counts]
 
+
+_Key = TypeVar("_Key", UseKey, JobKey)
 
 Read = Callable[[Collection[PodKey], SlotGrid], SlotRows]
 """Asks for the slots of these pods, or of pods with these prefixes."""
@@ -144,7 +149,7 @@ class _SavedTable(msgspec.Struct, array_like=True):
     rows: list[bytes]
     row_of: list[tuple[UseKey, _Number]]
     counts: list[bytes]
-    counts_of: list[tuple[UseKey, _Number]]
+    counts_of: list[tuple[JobKey, _Number]]
 
 
 class _Saved(msgspec.Struct, array_like=True):
@@ -159,7 +164,7 @@ def _packed(table: _Table) -> _SavedTable:
     return _SavedTable(table.end, table.answers, starts, rows, row_of, counts, counts_of)
 
 
-def _numbered(rows: Iterable[tuple[UseKey, bytes]]) -> tuple[list[bytes], list[tuple[UseKey, int]]]:
+def _numbered(rows: Iterable[tuple[_Key, bytes]]) -> tuple[list[bytes], list[tuple[_Key, int]]]:
     """The different rows, and the number of each key's."""
     numbers: dict[bytes, int] = {}
     of = [(key, numbers.setdefault(row, len(numbers))) for key, row in rows]
@@ -199,25 +204,30 @@ def _extended(table: _Table, grid: SlotGrid, starts: Mapping[PodKey, str], read:
     idle, none = bytes([Slot.IDLE]), array.array(COUNT, [0])
     counts = _joined(table.found.counts, last.counts, known, middle, (none * grid.slots, none * tail.slots))
     # Samples without a state are no idleness: one of two answers lacked the series.
-    unseen = last.counts.keys() & table.found.rows.keys() - last.rows.keys()
+    unseen = _uses(last.counts) & table.found.rows.keys() - last.rows.keys()
     states = last.rows | dict.fromkeys(unseen, bytes([Slot.UNKNOWN]) * tail.slots)
     rows = _joined(table.found.rows, states, known, middle, (idle * grid.slots, idle * tail.slots))
     # Without any samples, those that there were are older than the window.
     found.counts.update((key, row) for key, row in counts.items() if any(row))
-    found.rows.update((key, row) for key, row in rows.items() if key in found.counts or key not in counts)
+    gone = _uses(counts) - _uses(found.counts)
+    found.rows.update((key, row) for key, row in rows.items() if key not in gone)
     return found
+
+
+def _uses(counts: Iterable[JobKey]) -> set[UseKey]:
+    return {key[:4] for key in counts}
 
 
 _Row = TypeVar("_Row", bytes, Counts)
 
 
 def _joined(
-    before: Mapping[UseKey, _Row],
-    last: Mapping[UseKey, _Row],
+    before: Mapping[_Key, _Row],
+    last: Mapping[_Key, _Row],
     known: Collection[PodKey],
     middle: slice,
     blank: tuple[_Row, _Row],
-) -> dict[UseKey, _Row]:
+) -> dict[_Key, _Row]:
     """The middle of what was known, and the last slots, for what is known."""
     return {
         key: before.get(key, blank[0])[middle] + last.get(key, blank[1])
@@ -237,7 +247,6 @@ def _shared(found: SlotRows) -> SlotRows:
 
 
 def _differences(one: SlotRows, other: SlotRows) -> int:
-    return sum(
-        one.rows.get(key) != other.rows.get(key) or one.counts.get(key) != other.counts.get(key)
-        for key in one.rows.keys() | other.rows.keys()
-    )
+    rows = {key for key in one.rows.keys() | other.rows.keys() if one.rows.get(key) != other.rows.get(key)}
+    keys = one.counts.keys() | other.counts.keys()
+    return len(rows | _uses(key for key in keys if one.counts.get(key) != other.counts.get(key)))

@@ -15,10 +15,14 @@ LETTERS = {Slot.IDLE: ".", Slot.BUSY: "#", Slot.UNKNOWN: "?"}
 
 
 def _history(
-    metrics: Metrics, pod: str, *, span: datetime.timedelta = DAY, age: datetime.timedelta = 9 * DAY
+    metrics: Metrics,
+    pod: str,
+    *others: str,
+    span: datetime.timedelta = DAY,
+    age: datetime.timedelta = 9 * DAY,
 ) -> str:
-    """One letter for each hour (of a day, twelve slots of five minutes: the strongest of them)."""
-    pods = {(metrics.space, pod): metrics.at - age}
+    """One letter for each hour (of a day, twelve slots of five minutes: the strongest); others are asked with it."""
+    pods = {(metrics.space, name): metrics.at - age for name in (pod, *others)}
     history = metrics.signal().histories(pods, span, metrics.at, threshold=0.01)[metrics.space, pod]
     letters = "".join(LETTERS[Slot(slot)] for slot in history.slots)
     each = round(3600 / history.slot_s)
@@ -43,6 +47,22 @@ def test_history_after_another_scrape_interval_is_known(
     metrics.write({UTIL: 0.0}, pod="a", until=6 * HOUR, step_s=before_s)
     metrics.write({UTIL: 0.0}, pod="a", since=6 * HOUR, step_s=after_s)
     assert _history(metrics, "a") == "." * 24
+
+
+def test_history_of_a_job_with_a_longer_scrape_interval_is_known(metrics: Metrics) -> None:
+    """Each job has its own; another job's pods are no reason to miss samples of this one's."""
+    metrics.write({UTIL: 0.0}, pod="a", step_s=60, job="slow")
+    metrics.write({UTIL: 0.0}, pod="b", step_s=15, job="quick")
+    assert _history(metrics, "a", "b") == _history(metrics, "b", "a") == "." * 24
+
+
+def test_history_is_known_where_one_of_its_jobs_has_samples(metrics: Metrics) -> None:
+    """Not where both lack some, nor by a job that has few of its own."""
+    metrics.write({UTIL: 0.0}, pod="b", step_s=15, job="quick")
+    metrics.write({UTIL: 0.0}, pod="a", step_s=60, job="slow", until=6 * HOUR)
+    metrics.write({UTIL: 0.0}, pod="a", step_s=15, job="quick", since=9 * HOUR, until=3 * HOUR)
+    metrics.write({UTIL: 0.0}, pod="a", step_s=300, job="quick", since=3 * HOUR)
+    assert _history(metrics, "a", "b") == "." * 21 + "???"
 
 
 def test_history_outage_of_everything_is_unknown(metrics: Metrics) -> None:

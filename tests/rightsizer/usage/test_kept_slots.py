@@ -53,7 +53,7 @@ class Truth:
             if any(counts):
                 busy = (any(is_busy for _, is_busy in part) for part in parts)
                 found.rows[key] = bytes(Slot.BUSY if one else Slot.IDLE for one in busy)
-                found.counts[key] = array.array(COUNT, counts)
+                found.counts[(*key, "exporter")] = array.array(COUNT, counts)
         return found
 
 
