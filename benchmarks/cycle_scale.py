@@ -1,4 +1,4 @@
-"""What a cycle of `run` costs while pods and nodes are watched and histories kept, beside one that asks for all.
+"""What a cycle of `run` costs while pods and nodes are watched and slots kept, beside one that asks for all.
 
 The fleet, Prometheus and the API server are those of `plan_scale`. Nothing changes between two cycles, so a watch has
 only bookmarks to tell. Each way has a process of its own; the first cycle of one that watches has to list. With
@@ -22,10 +22,10 @@ from benchmarks.plan_scale import asking, serving
 from rightsizer import cli
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.inventory.cluster_reader import KEPT
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.kept_objects import VERIFIED_EVERY, KeptObjects
-from rightsizer.usage.kept_slots import KeptSlots
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: boo
         kept = NO_STATE
         if watches:
             objects = stack.enter_context(KeptObjects(KEPT, connect, print))
-            kept = KeptState(objects, KeptSlots(print, verified_every=VERIFIED_EVERY))
+            kept = KeptState(objects, KeptTables(print, print, verified_every=VERIFIED_EVERY), {})
         for _ in range(number):
             _Counted.calls = _Counted.read = 0
             began, own_s, server_s = time.monotonic(), own.cpu_s, prometheus.cpu_s

@@ -20,11 +20,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from rightsizer.cli import prepare, state_file
+from rightsizer.cli import prepare
 from rightsizer.cli.connection import cluster_settings, gpu_resources
 from rightsizer.cli.http_endpoint import serving
 from rightsizer.cli.messages import log_to_stderr, log_work
-from rightsizer.cli.plan_session import KeptState, PlanSession, utc_now
+from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.cli.run_command import ENDING, signals_held, when
 from rightsizer.cli.scheduler import keep_running, longest_wait, trigger_of
 from rightsizer.errors import ClusterError, RightsizerError, UsageError
@@ -33,13 +33,11 @@ from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.patches import record_of
 from rightsizer.kube.cluster import Cluster
-from rightsizer.kube.kept_objects import VERIFIED_EVERY
 from rightsizer.model import FoundChange
 from rightsizer.report.events import NAMED
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words
 from rightsizer.text import count, gpus
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer_extender.extender_endpoint import STALE, Extender
 from rightsizer_extender.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
 from rightsizer_extender.preemption_state import PreemptionState
@@ -136,18 +134,11 @@ def settle() -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a plan of another process came to.
-
-    Attributes:
-        slots: What it has read of histories, for the next one.
-        differences: Rows of these that differed from a query of the whole span, which then counted.
-    """
+    """What a plan of another process came to."""
 
     run: str
     candidates: tuple[Preemptible, ...]
     words: str
-    slots: bytes
-    differences: int
 
 
 class _Plans:
@@ -157,7 +148,6 @@ class _Plans:
         self._arguments = arguments
         self._metrics = metrics
         self._state = state
-        self._slots = b""
         self._named: collections.deque[FoundChange] = collections.deque()
         self._run = ""
         self._uids: set[str] = set()
@@ -173,10 +163,7 @@ class _Plans:
             self._named.popleft()
         found = self._planned_elsewhere()
         if isinstance(found, _Planned):
-            self._run, self._slots = found.run, found.slots
-            self._metrics.differed(found.differences)
-            if self._arguments.state_file:
-                state_file.write([found.slots], pathlib.Path(self._arguments.state_file))
+            self._run = found.run
             self._uids.clear()
             self._state.planned(found.candidates, began_at=began)
             pods = sum(len(one.pods) for one in found.candidates)
@@ -191,7 +178,7 @@ class _Plans:
         """What a new process planned, or why it did not."""
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        given = (sender, self._arguments, tuple(self._named), self._slots)
+        given = (sender, self._arguments, tuple(self._named))
         process = context.Process(target=_plan, args=given, daemon=True)
         with receiver:
             self._process = process
@@ -261,25 +248,16 @@ def _plan(
     sender: multiprocessing.connection.Connection,
     arguments: argparse.Namespace,
     named: tuple[FoundChange, ...],
-    saved: bytes,
 ) -> None:
-    """Plan in a process of its own, by what earlier ones have read of histories, and send what came of it."""
+    """Plan in a process of its own, and send what came of it."""
     prepare()
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
-    differences: list[int] = []
-    slots = KeptSlots(lambda _, number: differences.append(number), verified_every=VERIFIED_EVERY)
     try:
-        with contextlib.closing(PlanSession(arguments, kept=KeptState(slots=slots))) as session:
-            owner = state_file.owner_of(session.cluster)
-            if saved:
-                slots.restore(saved, owner)
-            elif arguments.state_file:
-                state_file.restore([slots], pathlib.Path(arguments.state_file), session.cluster)
+        with contextlib.closing(PlanSession(arguments)) as session:
             plan = session.observe()
             policy, own, instance = session.policy.policy, session.own, session.instance
             found = candidates_of(plan, policy, own=own, instance=instance, named=named)
-            kept = slots.saved(owner)
-            sender.send(_Planned(plan.run, found, cycle_words(plan), kept, sum(differences)))
+            sender.send(_Planned(plan.run, found, cycle_words(plan)))
     except RightsizerError as error:
         sender.send(str(error))
     except Exception as error:

@@ -385,7 +385,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 def _extend(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "questions", EXTENDER)
-    add_options(parser, "", (*POLICY, *PRICES, *STATE_FILE))
+    add_options(parser, "", (*POLICY, *PRICES))
     add_options(parser, "schedule", SCHEDULE)
     _add_sources(parser)
     add_common(parser, forms=())

@@ -268,7 +268,7 @@ STATE_FILE = (
     Option(
         "--state-file",
         "FILE",
-        "keep queried histories here for the next process",
+        "keep queried slots here for the next process",
         read=file_name,
     ),
 )

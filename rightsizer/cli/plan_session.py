@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 from rightsizer import prices
@@ -39,7 +39,6 @@ from rightsizer.prices import Prices
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import Prometheus
 from rightsizer.text import safe_lines
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.optional_metrics import node_prices
 from rightsizer.usage.querier import RecordedWindows
 from rightsizer.usage.usage_source import PrometheusUsage
@@ -82,16 +81,10 @@ class KeptState:
     """
 
     objects: KeptObjects | None = None
-    slots: KeptSlots | None = None
     tables: KeptTables | None = None
     recorded: RecordedWindows | None = None
     began: datetime.datetime | None = None
     refused: frozenset[ObjectRef] = frozenset()
-
-    @property
-    def evidence(self) -> Sequence[KeptSlots | KeptTables]:
-        """What keeps answers of Prometheus, and has some."""
-        return [one for one in (self.slots, self.tables) if one]
 
 
 NO_STATE = KeptState()
@@ -132,7 +125,7 @@ class PlanSession:
         self.prometheus = Prometheus(settings) if settings.url else connect(settings, self.cluster)
         if settings.url is None:
             note(f"no --prometheus-url; found {self.prometheus.where}")
-        self.signal = PrometheusUsage(self.prometheus, self._terms, kept.slots, kept.tables, kept.recorded)
+        self.signal = PrometheusUsage(self.prometheus, self._terms, kept.tables, kept.recorded)
         self.run, self.began = new_run(self._machine()), kept.began
 
     @functools.cached_property
@@ -205,17 +198,15 @@ class PlanSession:
 
         What earlier plans read may lack samples that came late. If it would have changed more, it is forgotten.
         """
-        kept = self._kept.evidence
-        plan = self.observe()
-        if not plan.enforced or not kept:
+        tables, plan = self._kept.tables, self.observe()
+        if not plan.enforced or not tables:
             return plan
         log.info("something would be changed: all evidence is asked for again")
         self.signal = PrometheusUsage(self.prometheus, self._terms)
         whole = self.observe()
         if {one.workload.ref for one in plan.enforced} - {one.workload.ref for one in whole.enforced}:
             log.warning("kept evidence would have changed more than all evidence does; it is forgotten")
-            for one in kept:
-                one.forget()
+            tables.forget()
         return whole
 
     def clock(self) -> datetime.datetime:

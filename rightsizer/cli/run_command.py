@@ -48,7 +48,6 @@ from rightsizer.prices import Prices
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words
 from rightsizer.text import count, span
-from rightsizer.usage.kept_slots import KeptSlots
 
 log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
@@ -87,22 +86,21 @@ def run(arguments: argparse.Namespace) -> int:
     watches = arguments.yes and not arguments.no_watch
     objects = KeptObjects(KEPT, connect, metrics.differed, verified_every=every) if watches else None
 
-    def compared(pods: int, differing: int) -> None:
+    def compared(rows: int, differing: int) -> None:
         metrics.differed(differing)
         if differing:
-            log.error("%s of kept histories differed from a query of the whole span", count(differing, "row"))
+            log.error("%s of kept slots differed from a query of the whole day", count(differing, "row"))
         else:
-            log.info("kept histories of %s are as in a query of the whole span", count(pods, "pod"))
+            log.info("kept slots of %s are as in a query of the whole day", count(rows, "row"))
 
     def full() -> None:
         log.info("too many pods come and go for slots to be kept; whole windows are queried")
 
-    slots = KeptSlots(compared, verified_every=every)
     tables = KeptTables(compared, full, verified_every=every)
     if arguments.state_file:
         with contextlib.closing(connect()) as cluster:
-            state_file.restore((slots, tables), pathlib.Path(arguments.state_file), cluster)
-    kept = KeptState(objects, slots, tables, {})
+            state_file.restore(tables, pathlib.Path(arguments.state_file), cluster)
+    kept = KeptState(objects, tables, {})
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
         served = serving(
@@ -341,10 +339,9 @@ class _Cycles:
                 self._recorder.plan(plan, prices)
 
     def _save(self, cluster: Cluster) -> None:
-        """Save what was read of histories, also by a cycle that failed later."""
-        if self._arguments.state_file:
-            kept = [one for one in (self._kept.slots, self._kept.tables) if one is not None]
-            state_file.save(kept, pathlib.Path(self._arguments.state_file), cluster)
+        """Save the slots that were read, also by a cycle that failed later."""
+        if self._arguments.state_file and self._kept.tables is not None:
+            state_file.save(self._kept.tables, pathlib.Path(self._arguments.state_file), cluster)
 
     def _publish(self, plan: Plan, prices: Prices) -> None:
         blocks = {block.code for one in plan.decisions for block in one.blockers}

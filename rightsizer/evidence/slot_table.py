@@ -263,13 +263,15 @@ class KeptTables:
             raise ValueError("it is damaged")
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as parts:
-                arrays = [parts[f"arr_{number}"] for number in range(len(parts.files))]
-            head = msgspec.msgpack.decode(arrays.pop(0).tobytes(), type=_TablesFile)
+                if sum(part.file_size for part in parts.zip.infolist()) > _MOST_BYTES:
+                    raise ValueError("it is too large")
+                head = msgspec.msgpack.decode(parts["arr_0"].tobytes(), type=_TablesFile)
+                if head.owner != owner:
+                    raise ValueError("it is of another version, or of another cluster")
+                arrays = [parts[f"arr_{number}"] for number in range(1, len(parts.files))]
             found = {one.question: one.table(arrays) for one in head.tables}
         except (*_UNREADABLE, msgspec.DecodeError, MemoryError) as error:
             raise ValueError(f"it cannot be read: {error}") from error
-        if head.owner != owner:
-            raise ValueError("it is of another version, or of another cluster")
         self._first, self._tables = head.first, found
         self._ends = tuple(sorted({one.rows.end for one in found.values()}))[-2:]
 
@@ -280,8 +282,13 @@ class KeptTables:
 _UNREADABLE = (OSError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 """What numpy raises for a file that is none of its archives, or a damaged one."""
 _DIGEST = hashlib.sha256().digest_size
+_MOST_BYTES = 8 * MOST_VALUES
+"""Of all arrays and labels, not compressed."""
 _Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+_LABELS = msgspec.json.Decoder(dict[str, str])
 
 
 class _TableInFile(msgspec.Struct, array_like=True):
@@ -299,6 +306,8 @@ class _TableInFile(msgspec.Struct, array_like=True):
         """With its arrays, which it takes from those of all tables; raises ValueError if they do not fit."""
         columns = {name: arrays.pop(0) for name in self.columns}
         places = {text: place for place, text in enumerate(self.labels)}
+        for text in self.labels:
+            _LABELS.decode(text)
         if (
             not 0 < len(columns) == len(self.columns)
             or len(places) < len(self.labels)

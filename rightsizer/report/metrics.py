@@ -120,7 +120,7 @@ METRICS = (
     OwnMetric("skipped_cycles", "Cycles skipped because the one before was still running", is_counter=True),
     OwnMetric(
         "kept_state_differences",
-        "Watched objects and kept histories that differed from a list or query",
+        "Watched objects and kept slots that differed from a list or query",
         is_counter=True,
     ),
     OwnMetric("last_run_duration_seconds", "Duration of the last cycle"),

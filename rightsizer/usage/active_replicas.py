@@ -17,7 +17,6 @@ from rightsizer.model import Concurrency, PodKey
 from rightsizer.prometheus.sharding import MAX_POINTS
 from rightsizer.usage.device_usage import pods_seen
 from rightsizer.usage.exporter_counters import pod_busy
-from rightsizer.usage.kept_slots import JobKey, SlotRows
 from rightsizer.usage.querier import Build, SourceQuerier
 from rightsizer.usage.recording_rules import RAW
 from rightsizer.usage.slot_grid import Counts, SlotGrid, counts_of
@@ -31,6 +30,9 @@ NEAR = datetime.timedelta(minutes=5)
 """A device with samples this close before and after a minute existed in it."""
 
 _COLUMNS = ("busy", "seen", "gaps")
+
+CountsByPrefix = dict[tuple[str, str, str], Counts]
+"""Replicas in each minute, by namespace, name prefix and column."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,36 +96,23 @@ def busy_replicas(querier: SourceQuerier, workloads: Sequence[ReplicaQuery]) -> 
     return found
 
 
-def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQuery") -> SlotRows:
-    """The counts of each prefix, also by earlier cycles if these are kept."""
+def _counted(workloads: Sequence[ReplicaQuery], grid: SlotGrid, query: "_MinuteQuery") -> CountsByPrefix:
+    """The counts of each prefix."""
     suffixes: dict[NamePrefix, set[str]] = {}
-    owners: dict[NamePrefix, set[tuple[str, str]]] = {}
     for workload in workloads:
         for prefix, suffix in workload.replicas():
             suffixes.setdefault((workload.namespace, prefix), set()).add(suffix)
-            owners.setdefault((workload.namespace, prefix), set()).add((workload.uid, suffix))
     current = {(workload.namespace, name) for workload in workloads for name in workload.pods}
-    pods = replicas_by_prefix(current | pods_seen(query.querier, grid.slots * grid.slot + NEAR), suffixes)
-
-    def read(prefixes: Collection[NamePrefix], grid: SlotGrid) -> SlotRows:
-        ours = {pod: [one for one in each if one[0] in prefixes] for pod, each in pods.items()}
-        return query.counts({pod: each for pod, each in ours.items() if each}, grid)
-
-    kept = query.querier.kept
-    if kept is None:
-        return read(suffixes, grid)
-    has_counters = query.querier.source.has_counters
-    asked = (query.threshold, query.reach, has_counters)
-    question = ("replicas", *query.querier.question(MetricKind.ACTIVITY), *asked)
-    return kept.extended(question, grid, {each: sorted(of) for each, of in owners.items()}, read)
+    pods = current | pods_seen(query.querier, grid.slots * grid.slot + NEAR)
+    return query.counts(replicas_by_prefix(pods, suffixes), grid)
 
 
 def _concurrency(
-    workload: ReplicaQuery, counted: SlotRows, grid: SlotGrid, reach: datetime.timedelta
+    workload: ReplicaQuery, counted: CountsByPrefix, grid: SlotGrid, reach: datetime.timedelta
 ) -> Concurrency:
     """Busy and unseen replicas in each minute."""
     busy, seen, gaps = (
-        _sums([counted.counts.get((*prefix, name, "", "")) for prefix in workload.prefixes()], grid.slots)
+        _sums([counted.get((*prefix, name)) for prefix in workload.prefixes()], grid.slots)
         for name in _COLUMNS
     )
     starts = sorted(start + reach + MINUTE for start in _starts(workload))
@@ -157,7 +146,9 @@ class _MinuteQuery:
     threshold: float  # a replica with activity above this (0 to 1) is busy
     reach: datetime.timedelta  # a sample so long before the end of a minute counts for that minute
 
-    def counts(self, pods: Mapping[PodKey, Sequence[tuple[NamePrefix, str]]], grid: SlotGrid) -> SlotRows:
+    def counts(
+        self, pods: Mapping[PodKey, Sequence[tuple[NamePrefix, str]]], grid: SlotGrid
+    ) -> CountsByPrefix:
         """The replicas of each prefix that were busy, had samples, or lack those of a device, by minute."""
         near = NEAR // MINUTE
         longer = dataclasses.replace(grid, slots=grid.slots + near)
@@ -165,16 +156,15 @@ class _MinuteQuery:
         for key, row in self._states(pods.keys(), longer).items():
             for replica in pods[key[:2]]:
                 by_replica[replica].append(row)
-        columns: dict[JobKey, npt.NDArray[np.int64]] = {}
+        columns: dict[tuple[str, str, str], npt.NDArray[np.int64]] = {}
         for (prefix, _), rows in by_replica.items():
             devices = np.array(rows)
             highest = devices.max(axis=0)[near:]
             lacking = _gaps(devices, near)[near:]
             for name, is_so in zip(_COLUMNS, (highest == _BUSY, highest != _NONE, lacking), strict=True):
-                kept: JobKey = (*prefix, name, "", "")
-                columns[kept] = columns.get(kept, 0) + is_so.astype(np.int64)
-        found = {key: counts_of(column) for key, column in columns.items()}
-        return SlotRows({}, {key: column for key, column in found.items() if any(column)})
+                column = (*prefix, name)
+                columns[column] = columns.get(column, 0) + is_so.astype(np.int64)
+        return {key: counts_of(column) for key, column in columns.items()}
 
     def _states(self, pods: Collection[PodKey], grid: SlotGrid) -> dict[UseKey, States]:
         """What each use of a device did, by every gauge and counter."""

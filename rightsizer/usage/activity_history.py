@@ -27,12 +27,12 @@ from rightsizer.usage.exporter_counters import (
     pod_busy,
     unexplained_s,
 )
-from rightsizer.usage.kept_slots import JobKey, SlotRows
 from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
-from rightsizer.usage.recording_rules import COUNT, RULE_INTERVAL, QueryForm, recorded_selector
+from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import (
     HALF,
+    CountsByUse,
     add_highest,
     expected_samples,
     highest_counts,
@@ -77,7 +77,7 @@ def activity_histories(
     if not pods:
         return {}
     query = _history_query(querier, pods, span)
-    by_use = _slots_by_gauges(query, pods, threshold, querier.source.presence)
+    by_use = _slots_by_gauges(query, threshold, querier.source.presence)
     rows = _by_pod(pods, by_use)
     if querier.source.has_counters:
         elsewhere = _by_pod(pods, _correct_by_counters(query, by_use))
@@ -144,7 +144,7 @@ def work_levels(
     if not pods:
         return {}
     query = _history_query(querier, pods, span)
-    by_use = _slots_by_gauges(query, pods, threshold, MetricKind.TRAFFIC)
+    by_use = _slots_by_gauges(query, threshold, MetricKind.TRAFFIC)
     lowest, highest = _powers_by_slot(query)
     at_work = {key: _highest(row, Slot.BUSY, lowest.get(key, {})) for key, row in by_use.items()}
     quiet = {
@@ -197,10 +197,7 @@ def _history_query(
     span_s = span.total_seconds()
     slot_s = next((length for length in _SLOT_LENGTHS_S if span_s / length <= MAX_SLOTS), _SLOT_LENGTHS_S[-1])
     slots = max(1, min(MAX_SLOTS, int(span_s // slot_s)))
-    end = querier.at
-    if querier.kept is not None:  # a later cycle has the same slots only if they end at one of a few minutes
-        end -= datetime.timedelta(seconds=end.timestamp() % RULE_INTERVAL.total_seconds())
-    grid = SlotGrid(end, datetime.timedelta(seconds=slot_s), slots)
+    grid = SlotGrid(querier.at, datetime.timedelta(seconds=slot_s), slots)
     return _HistoryQuery(querier, grid, querier.query_form(span), sorted(pods))
 
 
@@ -288,26 +285,10 @@ class _HistoryQuery:
         return bytes(row)
 
 
-def _slots_by_gauges(
-    query: _HistoryQuery, starts: Mapping[PodKey, datetime.datetime], threshold: float, kind: MetricKind
-) -> SlotsByUse:
+def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotsByUse:
     """BUSY is activity or power by any source, but memory traffic by every one: what says most against a change."""
-    querier = query.querier
-
-    def read(pods: Collection[PodKey], grid: SlotGrid) -> SlotRows:
-        return _rows_by_gauges(dataclasses.replace(query, pods=sorted(pods), grid=grid), threshold, kind)
-
-    if querier.kept is None or kind is MetricKind.TRAFFIC:  # of which every series counts
-        found = read(starts, query.grid)
-    else:
-        question = (*querier.question(kind), query.form.is_recorded, threshold)
-        found = querier.kept.extended(question, query.grid, starts, read)
-    return _with_gaps(found.rows, found.counts)
-
-
-def _rows_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotRows:
     rows: dict[UseKey, bytes] = {}
-    counts: dict[JobKey, Counts] = {}
+    counts: dict[str, CountsByUse] = {}
     merged = _weakest if kind is MetricKind.TRAFFIC else strongest
     for metric in query.querier.source.of(kind):
         classify, shards = functools.partial(query.classify, metric, threshold), query.shards(metric)
@@ -315,8 +296,8 @@ def _rows_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) ->
             rows[key] = merged((rows[key], row)) if key in rows else row
         counted = functools.partial(query.count, metric)
         for key, job, count in query.rows_of_jobs(counted, query.grid.counts, shards):
-            add_highest(counts, (*key, job), count)
-    return SlotRows(rows, counts)
+            add_highest(counts.setdefault(job, {}), key, count)
+    return _with_gaps(rows, counts.values())
 
 
 def _weakest(rows: Sequence[bytes]) -> bytes:
@@ -324,16 +305,14 @@ def _weakest(rows: Sequence[bytes]) -> bytes:
     return bytes(Slot.UNKNOWN if Slot.UNKNOWN in each else min(each) for each in zip(*rows, strict=True))
 
 
-def _with_gaps(rows: Mapping[UseKey, bytes], counts: Mapping[JobKey, Counts]) -> SlotsByUse:
+def _with_gaps(rows: Mapping[UseKey, bytes], jobs: Iterable[CountsByUse]) -> SlotsByUse:
     """A slot is unknown where no job has half the samples of its own densest series, or of those that it lacks, too."""
-    of_jobs: dict[str, dict[bytes, Counts]] = {}  # most are alike
-    for (*_, job), row in counts.items():
-        of_jobs.setdefault(job, {})[row.tobytes()] = row
-    known = {job: _gaps_by_row(alike) for job, alike in of_jobs.items()}
     gaps: dict[UseKey, bytes] = {}
-    for (namespace, pod, uuid, instance, job), row in counts.items():
-        key, own = (namespace, pod, uuid, instance), known[job][row.tobytes()]
-        gaps[key] = bytes(map(min, gaps[key], own)) if key in gaps else own
+    for counts in jobs:
+        known = _gaps_by_row({row.tobytes(): row for row in counts.values()})  # most are alike
+        for key, row in counts.items():
+            own = known[row.tobytes()]
+            gaps[key] = bytes(map(min, gaps[key], own)) if key in gaps else own
     return {key: bytearray(strongest((row, gaps.get(key, _UNKNOWN * len(row))))) for key, row in rows.items()}
 
 

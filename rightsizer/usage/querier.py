@@ -20,7 +20,6 @@ from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
 from rightsizer.prometheus.sharding import Shard, ShardPlan
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.provenance import EVERYTHING, TARGET_LABELS, Provenance
 from rightsizer.usage.recording_rules import (
     COUNT,
@@ -110,8 +109,7 @@ class SourceQuerier:
     recording: RecordingRules = RecordingRules.AUTO
     label_matchers: tuple[str, ...] = ()  # of `--prometheus-label`, also for series of other exporters
     provenance: Provenance = EVERYTHING
-    kept: KeptSlots | None = None  # slots of earlier cycles; None to ask for all
-    tables: KeptTables | None = None  # the same, of statistics of all pods
+    tables: KeptTables | None = None  # slots of earlier cycles; None to ask for all
     recorded: RecordedWindows = dataclasses.field(default_factory=dict)
     # Results that are needed again for other windows
     memo: dict[Hashable, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
@@ -148,11 +146,6 @@ class SourceQuerier:
         """The series of several metrics; of series with the same labels only one."""
         return " or ".join(raw_selector(metric, matchers) for metric in metrics)
 
-    def question(self, kind: MetricKind) -> tuple[object, ...]:
-        """What decides which series of a kind count: while it is the same, what was read of them holds."""
-        source, where = self.source, self.prometheus.where
-        return where, self.matchers, self.provenance.cache_key, source.labels, source.of(kind)
-
     # --- recorded or raw
 
     def query_form(self, window: datetime.timedelta) -> QueryForm:
@@ -182,7 +175,8 @@ class SourceQuerier:
         activity = self.source.of(MetricKind.ACTIVITY)
         half = (window - 2 * RULE_INTERVAL) / 2
         # What an earlier cycle found over the window until then holds.
-        question = self.question(MetricKind.ACTIVITY)
+        where, which = self.prometheus.where, self.provenance.cache_key
+        question = where, self.matchers, which, self.source.labels, activity
         asked, before = self.recorded.pop(window, ((), self.at))
         is_known = asked == question and before <= self.at <= before + half
         instants = [self.at, *(() if is_known else (self.at - half, self.at - 2 * half))]

@@ -40,7 +40,6 @@ from rightsizer.usage.device_usage import (
     usages_of_devices,
     window_usages,
 )
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.label_search import labels_hint
 from rightsizer.usage.node_coverage import first_sample, named_shares, node_coverage, nvlink_neighbours
 from rightsizer.usage.optional_metrics import waits
@@ -63,12 +62,10 @@ class PrometheusUsage:
         self,
         prometheus: Prometheus,
         settings: SourceSettings,
-        kept: KeptSlots | None = None,
         tables: KeptTables | None = None,
         recorded: RecordedWindows | None = None,
     ) -> None:
         self._recorded = {} if recorded is None else recorded
-        self._kept = kept
         self._tables = tables
         self._prometheus = prometheus
         self._settings = settings
@@ -275,9 +272,7 @@ class PrometheusUsage:
             found = detect_source(
                 self._prometheus, self._settings, at=at, pods=self._gpu_pods, whereabouts=self._whereabouts
             )
-            self._querier = dataclasses.replace(
-                found, kept=self._kept, tables=self._tables, recorded=self._recorded
-            )
+            self._querier = dataclasses.replace(found, tables=self._tables, recorded=self._recorded)
         if self._querier.at != at:
             self._querier = dataclasses.replace(self._querier, at=at, memo={})
         return self._querier

@@ -19,7 +19,6 @@ from rightsizer.config import PrometheusSettings
 from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import Usage, Usages
 from rightsizer.prometheus.query_api import Prometheus as Client
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.querier import RecordedWindows
 from rightsizer.usage.recording_rules import rule_groups
 from rightsizer.usage.sources import SourceSettings, source_named
@@ -114,14 +113,13 @@ class Metrics:
         signals: str = "auto",
         *,
         url: str = "",
-        kept: KeptSlots | None = None,
         tables: KeptTables | None = None,
         recorded: RecordedWindows | None = None,
         **more: Any,
     ) -> PrometheusUsage:
         """What judges by them."""
         settings = SourceSettings(self.labels, source_named(signals), **more)
-        return PrometheusUsage(self.client(url), settings, kept, tables, recorded)
+        return PrometheusUsage(self.client(url), settings, tables, recorded)
 
     def usages(self, window: datetime.timedelta = DAY, **more: Any) -> Usages:
         """What was used in the window."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 
 import hypothesis
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -30,6 +31,9 @@ AT = datetime.datetime(2026, 3, 2, 12, 0, tzinfo=datetime.UTC)
 SLOTS = 12
 METRIC = "util"
 COLUMNS = (PEAK, MEAN, SAMPLES)
+
+A, B, C = (b'{"pod":"%s"}' % name for name in (b"a", b"b", b"c"))
+"""Labels of series."""
 
 
 @dataclasses.dataclass
@@ -108,7 +112,7 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
     truth, (kept, _) = Truth(), _kept()
     for _ in range(data.draw(st.integers(1, 8))):
         truth.now += data.draw(st.sampled_from([0, 1, 3, 3, 3, LATE_SLOTS, SLOTS, 3 * SLOTS]))
-        for text in data.draw(st.sets(st.sampled_from([b"a", b"b", b"c"]))):
+        for text in data.draw(st.sets(st.sampled_from([A, B, C]))):
             late = data.draw(st.integers(0, LATE_SLOTS - 1))
             truth.add(text, truth.now - late, data.draw(st.sampled_from([0.0, 0.25, 1.0, 3.0])))
         if data.draw(st.booleans()):
@@ -126,7 +130,7 @@ def test_kept_slots_are_those_of_a_question_from_scratch(data: st.DataObject) ->
 def test_kept_slots_ask_for_new_and_late_ones() -> None:
     """From scratch for another question, a longer window, and after a clock that went back; then once more whole."""
     truth, (kept, _) = Truth(), _kept()
-    truth.add(b"a", -100, 1.0)
+    truth.add(A, -100, 1.0)
     for passed, question, slots, asked in (
         (0, "x", SLOTS, SLOTS),
         (0, "x", SLOTS, SLOTS),
@@ -170,7 +174,7 @@ def test_answer_that_lacks_a_series_unsays_nothing(lost: Collection[str]) -> Non
     """The next answer tells of the slots that it should have told of; until then, they are unknown."""
     truth, (kept, _) = Truth(), _kept()
     for slot in range(-SLOTS, 10):
-        truth.add(b"a", slot, 0.9 if slot in {-1, 2} else 0.0)
+        truth.add(A, slot, 0.9 if slot in {-1, 2} else 0.0)
     _extended(kept, truth)
     truth.now, truth.lost = 3, lost
     rows = _extended(kept, truth)
@@ -186,7 +190,7 @@ def test_first_answer_that_lacks_a_store_is_asked_for_again() -> None:
     """As of the process that begins while Thanos has the last hours only: it would lack the others for a day."""
     truth, (kept, _) = Truth(), _kept()
     for slot in range(-SLOTS, 2):
-        truth.add(b"a", slot, 0.9 if slot == 3 - SLOTS else 0.0)
+        truth.add(A, slot, 0.9 if slot == 3 - SLOTS else 0.0)
 
     def lately(slots: int, of: Collection[bytes]) -> Answer:
         hidden = np.where(np.arange(slots) < slots - 3, math.nan, 0).astype(np.float32)
@@ -203,7 +207,7 @@ def test_first_answer_that_lacks_a_store_is_asked_for_again() -> None:
 def test_kept_slots_outlast_cycles_without_an_answer() -> None:
     """A busy server that times out twice is not asked for a whole day."""
     truth = Truth()
-    truth.add(b"a", 0, 0.5)
+    truth.add(A, 0, 0.5)
     kept, _ = _primed(truth)
     for _ in range(3):
         truth.now += 1
@@ -216,10 +220,10 @@ def test_kept_slots_outlast_cycles_without_an_answer() -> None:
 def test_kept_slots_that_differ_from_scratch_are_mended() -> None:
     """What arrived later than 20 minutes is met by the answer that is compared, and is said."""
     truth = Truth()
-    truth.add(b"a", 0, 0.1)
+    truth.add(A, 0, 0.1)
     kept, compared = _primed(truth, verified_every=3)
     truth.now = 1 + LATE_SLOTS
-    truth.add(b"a", -LATE_SLOTS, 0.5)
+    truth.add(A, -LATE_SLOTS, 0.5)
     assert _extended(kept, truth).peaks(METRIC, SLOTS) == [0.1]
     assert _extended(kept, truth).peaks(METRIC, SLOTS) == [0.5]
     assert compared == [(1, 1)]
@@ -228,14 +232,14 @@ def test_kept_slots_that_differ_from_scratch_are_mended() -> None:
 def test_slots_of_a_new_series_are_asked_for_whole() -> None:
     """It may be the series of a store that answers again, or of an exporter that was renamed."""
     truth = Truth()
-    truth.add(b"a", 0, 0.1)
+    truth.add(A, 0, 0.1)
     kept, _ = _primed(truth)
     truth.now = 1 + LATE_SLOTS
     for slot in (-LATE_SLOTS, truth.now):
-        truth.add(b"b", slot, 0.5 if slot < 0 else 0.0)
+        truth.add(B, slot, 0.5 if slot < 0 else 0.0)
     truth.asked.clear()
     found = _extended(kept, truth)
-    assert found.peaks(METRIC, SLOTS)[found.places[b"b"]] == 0.5
+    assert found.peaks(METRIC, SLOTS)[found.places[B]] == 0.5
     assert truth.asked == [truth.now + LATE_SLOTS, SLOTS]
 
 
@@ -243,7 +247,7 @@ def test_slots_of_a_new_column_are_asked_for_whole() -> None:
     """As of a metric that the exporter of a known device did not publish, or a store did not answer, before."""
     truth = Truth(lost=(MEAN, SAMPLES))
     for slot in range(-SLOTS, 2 + LATE_SLOTS):
-        truth.add(b"a", slot, 0.5 if slot == -LATE_SLOTS else 0.0)
+        truth.add(A, slot, 0.5 if slot == -LATE_SLOTS else 0.0)
     kept, _ = _primed(truth)
     truth.now, truth.lost = 1 + LATE_SLOTS, ()
     truth.asked.clear()
@@ -258,7 +262,7 @@ def test_peaks_and_means_are_of_the_last_slots() -> None:
     nan = math.nan
     values = np.array([[0.05, nan, 350.2, 0.1], [1.0, nan, nan, nan], [0.0, math.inf, 0.0, 0.0]], np.float32)
     columns = {(METRIC, PEAK): values, (METRIC, MEAN): values}
-    rows = EvidenceTable(AT, 4, {b"a": 0, b"b": 1, b"c": 2}, columns)
+    rows = EvidenceTable(AT, 4, {A: 0, B: 1, C: 2}, columns)
     assert rows.peaks(METRIC, 4) == [350.2, 1.0, math.inf]
     assert rows.peaks(METRIC, 1)[::2] == [0.1, 0.0]
     assert rows.means(METRIC, 4) == [pytest.approx(350.35 / 3), 1.0, math.inf]
@@ -273,12 +277,12 @@ def test_peaks_and_means_are_of_the_last_slots() -> None:
 def test_values_that_are_impossible_make_the_peak_so() -> None:
     """As negative ones, which a peak hides."""
     truth, (kept, _) = Truth(), _kept()
-    truth.add(b"a", 0, 0.5)
+    truth.add(A, 0, 0.5)
 
     def read(slots: int, of: Collection[bytes]) -> Answer:
         row = np.full(slots, math.nan, np.float32)
         row[-1] = -1
-        return [*truth.read(slots, of), ((METRIC, IMPOSSIBLE), b"a", row)]
+        return [*truth.read(slots, of), ((METRIC, IMPOSSIBLE), A, row)]
 
     assert kept.extended("x", truth.end, SLOTS, read).peaks(METRIC, SLOTS) == [math.inf]
 
@@ -286,10 +290,10 @@ def test_values_that_are_impossible_make_the_peak_so() -> None:
 def test_too_many_slots_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of thousands of pods that come and go: neither in memory nor in the file."""
     truth, (kept, _) = Truth(), _kept()
-    truth.add(b"a", 0, 0.1)
+    truth.add(A, 0, 0.1)
     _extended(kept, truth)
     monkeypatch.setattr(slot_table, "MOST_VALUES", 4 * SLOTS)
-    truth.add(b"b", 0, 0.1)
+    truth.add(B, 0, 0.1)
     with pytest.raises(slot_table.TooManySlotsError):
         _extended(kept, truth)
     assert kept.is_full
@@ -304,7 +308,7 @@ def _restored(data: bytes, owner: str = "us") -> KeptTables:
 
 def _saved() -> bytes:
     truth = Truth()
-    truth.add(b"a", 0, 0.5)
+    truth.add(A, 0, 0.5)
     return _primed(truth)[0].saved("us")
 
 
@@ -332,6 +336,31 @@ def test_saved_slots_that_are_not_ours_are_discarded() -> None:
     truth.now = 1
     _extended(_restored(data), truth)
     assert truth.asked == [1 + LATE_SLOTS]
+
+
+@pytest.mark.parametrize(
+    ("labels", "padding", "words"),
+    [
+        pytest.param(b"[]", 0, "cannot be read", id="labels-of-another-form"),
+        pytest.param(b"{}", 10_000, "too large", id="arrays-that-are-larger-than-the-file"),
+    ],
+)
+def test_saved_slots_that_a_forger_signed_are_discarded(
+    monkeypatch: pytest.MonkeyPatch, labels: bytes, padding: int, words: str
+) -> None:
+    """Whoever may write the file knows its digest."""
+    monkeypatch.setattr(slot_table, "_MOST_BYTES", 10_000)
+    data, size = _saved(), hashlib.sha256().digest_size
+    with np.load(io.BytesIO(data[size:])) as parts:
+        arrays = [parts[name] for name in parts.files]
+    owner, first, tables = msgspec.msgpack.decode(arrays[0].tobytes())
+    for table in tables:
+        table[5] = [labels] * len(table[5])
+    head = np.frombuffer(msgspec.msgpack.encode((owner, first, tables)), np.uint8)
+    content = io.BytesIO()
+    np.savez_compressed(content, head, *arrays[1:], np.zeros(padding, np.uint8))
+    with pytest.raises(ValueError, match=words):
+        _restored(hashlib.sha256(content.getvalue()).digest() + content.getvalue())
 
 
 @pytest.mark.parametrize(

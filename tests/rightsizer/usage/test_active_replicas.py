@@ -10,7 +10,6 @@ from rightsizer.kube.pod_names import GROUPS, HASHES, ORDINALS, PodNames
 from rightsizer.prometheus import promql
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import POD_BUSY
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.recording_rules import RecordingRules
 from tests.rightsizer.metrics import DAY, ENGINE, HOUR, UTIL, Metrics, Value, near, steadily, within
 from tests.rightsizer.relay import Relay
@@ -242,11 +241,11 @@ def test_concurrency_pod_after_the_last_kept_slot_counts(metrics: Metrics) -> No
     """It came, worked for three minutes and went since the last five minutes that are kept ended."""
     _write(metrics, "db-0", 0.0, since=3 * HOUR)
     _write(metrics, "db-1", 90.0, since=4 * MINUTE, until=1 * MINUTE)
-    tables, slots = KeptTables(print, print, verified_every=1000), KeptSlots(print, verified_every=1000)
+    tables = KeptTables(print, print, verified_every=1000)
     request = ReplicaQuery("uid", metrics.space, ORDINALS, {"db-0": metrics.at - DAY})
     for ago in (34, 4, 0):
         at = metrics.at - ago * MINUTE
-        signal = metrics.signal(tables=tables, kept=slots, recording=RecordingRules.OFF)
+        signal = metrics.signal(tables=tables, recording=RecordingRules.OFF)
         signal.usages(2 * HOUR, at)
         found = signal.concurrency([request], at)["uid"]
     assert sum(found.busy) == near(3, abs=1)

@@ -18,7 +18,6 @@ from rightsizer.usage.exporter_counters import (
     POD_TRAFFIC,
     UNATTRIBUTED,
 )
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.provenance import Provenance, ScrapeTarget, find_provenance
 from rightsizer.usage.recording_rules import RecordingRules
 from simulator.prometheus import Prometheus
@@ -540,30 +539,6 @@ def test_usages_counters_of_an_exporter_that_restarted_add_up(prometheus: Promet
     found, _ = _usages(metrics, Whereabouts(pods, known.addresses))
     (usage,) = found[metrics.space, "one"]
     assert usage.activity_mean == near(0.1, abs=0.002)
-
-
-@pytest.mark.prometheus
-def test_histories_that_were_kept_are_asked_for_again_once_a_target_is_known_to_be_a_tenants(
-    prometheus: Prometheus,
-) -> None:
-    """A series may count while its address is unknown; its slots must not count for a day after that."""
-    metrics, known = _fleet(prometheus)
-    victim, kept = (metrics.space, "p-n2"), KeptSlots(lambda *_: None, verified_every=1_000)
-
-    def history(whereabouts: Whereabouts, kept: KeptSlots | None) -> bytes:
-        signal = metrics.signal(kept=kept)
-        signal.expect(known.pods.keys(), known.pods.keys(), whereabouts)
-        return signal.histories({victim: metrics.at - DAY}, DAY, metrics.at, threshold=0.01)[victim].slots
-
-    for port in range(8000, 8150):  # more targets than a query can exclude by name
-        metrics.write({UTIL: 0}, pod="x", namespace="tenant", instance=f"10.0.2.66:{port}", since=HOUR)
-    metrics.write({UTIL: 99}, {"UUID": "GPU-p-n2"}, pod="p-n2", instance="10.0.2.99:8080")
-    assert Slot.BUSY in history(known, kept)
-    addresses = _addresses()
-    addresses.add("tenant", "n2", "192.168.0.2", ["10.0.2.99"])
-    seen = Whereabouts(known.pods, addresses)
-    assert Slot.BUSY not in history(seen, None)
-    assert Slot.BUSY not in history(seen, kept)
 
 
 @pytest.mark.prometheus

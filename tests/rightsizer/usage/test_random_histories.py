@@ -27,7 +27,6 @@ from rightsizer.evidence.slot_table import SLOT, KeptTables
 from rightsizer.model import History, PodKey, Slot, Usage, Usages
 from rightsizer.planning.measure import with_higher_peaks
 from rightsizer.usage.exporter_counters import POD_BUSY, SLACK_S
-from rightsizer.usage.kept_slots import KeptSlots
 from rightsizer.usage.recording_rules import RecordingRules
 from rightsizer.usage.source_metrics import DCGM, DCGM_49, MetricKind
 from rightsizer.usage.usage_source import PrometheusUsage
@@ -441,24 +440,20 @@ class Fleet:
         tracks = self.histories[space]
         return tracks if cycle >= LATE_CYCLE else [track.without(track.late) for track in tracks]
 
-    def kept(self, space: str, cycle: int, ends: Sequence[float], *, by_use: bool = False) -> Sequence[Track]:
+    def kept(self, space: str, cycle: int, ends: Sequence[float]) -> Sequence[Track]:
         """Those that are known at a cycle if each asks for 20 minutes again.
 
         By series, a new one is asked for whole, and with it all series of the metric that name its pod.
         """
         tracks, since = self.now(space, cycle), ends[LATE_CYCLE - 1] - LATE_S
-        whole = (
-            set()
-            if by_use
-            else {
-                (_key(track)[:2], track.name)
-                for track in tracks
-                for number in range(LATE_CYCLE, cycle + 1)
-                if track.name in METRICS
-                and not _between(self._seen(track, number - 1), 0, ends[number - 1])
-                and _between(track, ends[number - 1] - LATE_S, ends[number])
-            }
-        )
+        whole = {
+            (_key(track)[:2], track.name)
+            for track in tracks
+            for number in range(LATE_CYCLE, cycle + 1)
+            if track.name in METRICS
+            and not _between(self._seen(track, number - 1), 0, ends[number - 1])
+            and _between(track, ends[number - 1] - LATE_S, ends[number])
+        }
         return [
             track
             if cycle < LATE_CYCLE or (_key(track)[:2], track.name) in whole
@@ -531,7 +526,6 @@ class _Comparison:
         first = self.ats[0].replace(second=0, microsecond=0)
         self.ends = [at - (at - first) % SLOT for at in self.ats]
         self.tables = KeptTables(print, print, verified_every=MANY)
-        self.slots = {space: KeptSlots(lambda *_: None, verified_every=MANY) for space in made}
 
     def run(self) -> None:
         """Each cycle asks by tables, the last one from scratch, too."""
@@ -539,16 +533,14 @@ class _Comparison:
             for cycle in range(len(self.ats)):
                 if cycle == LATE_CYCLE:
                     self.fleet.write(late=True)
-                for is_kept in (True, False) if cycle == len(self.ats) - 1 else (True,):
-                    self._usages(relay, cycle, is_kept=is_kept)
-                    self._histories(relay, cycle, is_kept=is_kept)
+                self._usages(relay, cycle, is_kept=True)
+            self._usages(relay, cycle, is_kept=False)
+            self._histories(relay, cycle)
             self._others(relay)
 
-    def _signal(
-        self, relay: Relay, tables: KeptTables | None, kept: KeptSlots | None = None
-    ) -> PrometheusUsage:
+    def _signal(self, relay: Relay, tables: KeptTables | None) -> PrometheusUsage:
         relay.asked.clear()
-        return self.metrics.signal(url=relay.url, tables=tables, kept=kept, recording=self.recording)
+        return self.metrics.signal(url=relay.url, tables=tables, recording=self.recording)
 
     def _usages(self, relay: Relay, cycle: int, *, is_kept: bool) -> None:
         at, signal = self.ats[cycle], self._signal(relay, self.tables if is_kept else None)
@@ -591,18 +583,15 @@ class _Comparison:
                     assert usage.activity_peak is not None, key
                     assert usage.activity_peak >= peak * (1 - 1e-6), key
 
-    def _histories(self, relay: Relay, cycle: int, *, is_kept: bool) -> None:
+    def _histories(self, relay: Relay, cycle: int) -> None:
         at = self.ats[cycle]
         for space in self.fleet.histories:
-            signal = self._signal(relay, None, self.slots[space] if is_kept else None)
+            signal = self._signal(relay, None)
             pods = dict.fromkeys(self.fleet.pods(space), self.metrics.at - 9 * DAY)
             found = signal.histories(pods, DAY, at, threshold=THRESHOLD)
             now = self.fleet.now(space, cycle)
-            tracks, end, is_recorded = now, _floor(at) if is_kept else at.timestamp(), _is_recorded(relay)
-            if is_recorded:
-                tracks = self.fleet.now(space, 0)
-            elif is_kept:
-                tracks = self.fleet.kept(space, cycle, [_floor(each) for each in self.ats], by_use=True)
+            end, is_recorded = at.timestamp(), _is_recorded(relay)
+            tracks = self.fleet.now(space, 0) if is_recorded else now
             reference = Reference(tracks, _floor(at) if is_recorded else end, DAY.total_seconds(), now, end)
             for pod, history in found.items():
                 assert history.end.timestamp() == end
