@@ -1,9 +1,9 @@
 """What docs/doctor.md says of checks, and of the rights of each command, from where they are defined."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from rightsizer.doctor.examination import FAMILIES
+from rightsizer.doctor.examination import CHECKS
 from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
 from scripts.tables import table
 
@@ -15,13 +15,10 @@ _COMMANDS = tuple(command for command in Command if command not in _ELSEWHERE)
 
 def checks() -> str:
     """Each check, by family."""
-    return "\n".join(_families())
-
-
-def _families() -> Iterator[str]:
-    for family in FAMILIES:
-        rows = ((f"`{check.name}`", check.about) for check in family.checks)
-        yield f"### {family.name}\n\n" + table(("check", "about"), rows)
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for check in CHECKS:
+        found[check.family].append((f"`{check.name}`", check.about))
+    return "\n".join(f"### {family}\n\n" + table(("check", "about"), rows) for family, rows in found.items())
 
 
 def rights() -> str:

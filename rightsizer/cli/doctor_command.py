@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = list(diagnose(collect_facts(_fact_sources(arguments))))
     show(arguments, text(found, colour=wants_colour(arguments, sys.stdout)), document(found))
-    return 1 if any(one.status is Status.ERROR for _, _, one in found) else 0
+    return 1 if any(one.status is Status.ERROR for _, one in found) else 0
 
 
 def _fact_sources(arguments: argparse.Namespace) -> FactSources:

@@ -4,8 +4,8 @@ import datetime
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
-from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
+from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Message, Status, check, known, some
+from rightsizer.doctor.rights import Command, Right, needed
 from rightsizer.inventory.dra_state import WHOLE as WHOLE_BY_DRA
 from rightsizer.inventory.gpu_requests import WHOLE_GPU_RESOURCES
 from rightsizer.model import Fleet, Node, NodeCoverage, Pod
@@ -24,14 +24,8 @@ NO_WORKLOADS = Message(
     "use another --context NAME, or name other GPU resources: --gpu-resource NAMES (docs/inventory.md)",
 )
 
-WHOLE = Message(Status.OK, "all objects were read")
-LEFT_OUT = Message(
-    Status.WARNING,
-    "{why}",
-    "if Forbidden, see permissions; otherwise fix the named object: its workloads are judged without it",
-)
 
-
+@check("inventory", "cluster", "Objects can be read from the API server.")
 def _cluster(facts: Facts) -> Iterator[Diagnosis]:
     fleet = facts.fleet
     if isinstance(fleet, Failure):
@@ -46,6 +40,15 @@ def _cluster(facts: Facts) -> Iterator[Diagnosis]:
         yield NO_WORKLOADS(host=host)
 
 
+WHOLE = Message(Status.OK, "all objects were read")
+LEFT_OUT = Message(
+    Status.WARNING,
+    "{why}",
+    "if Forbidden, see permissions; otherwise fix the named object: its workloads are judged without it",
+)
+
+
+@check("inventory", "objects", "Objects that could not be read or parsed.")
 def _problems(facts: Facts) -> Iterator[Diagnosis]:
     problems = known(facts.fleet).problems
     for why in problems:
@@ -54,69 +57,11 @@ def _problems(facts: Facts) -> Iterator[Diagnosis]:
         yield WHOLE()
 
 
-INVENTORY = Family(
-    "inventory",
-    (
-        Check(
-            "cluster", "Objects can be read from the API server.", _cluster, (READ, UNREADABLE, NO_WORKLOADS)
-        ),
-        Check("objects", "Objects that could not be read or parsed.", _problems, (WHOLE, LEFT_OUT)),
-    ),
-)
-
-
 ENOUGH_COVERAGE = 0.9
 """Required coverage of the last ten minutes; equals the policy's default."""
-
 SETTLED = datetime.timedelta(minutes=5)
 """Younger pods may not have been scraped yet."""
-
 _MIG = "nvidia.com/mig-"
-
-SEEN = Message(Status.OK, "every node with GPUs has series ({nodes})")
-UNSEEN = Message(
-    Status.ERROR,
-    "{count} of {nodes} GPU nodes have no GPU series: {names}",
-    "run an exporter there, and scrape it; pods on the first:",
-    "kubectl get pods -A --field-selector spec.nodeName={first}",
-)
-NAMELESS = Message(
-    Status.WARNING,
-    "series and API server name nodes differently ({theirs}; {ours}), so nodes cannot be checked",
-    "set the exporter's NODE_NAME by the downward API, or attach the node's name when scraping (attachMetadata: node)",
-)
-NO_NODES = Message(Status.OK, "the cluster has no node with GPUs")
-
-COMPLETE = Message(Status.OK, "all devices that nodes offer have series")
-FEWER = Message(
-    Status.WARNING,
-    "fewer devices than the node offers: {names}",
-    "a GPU may have failed (on {first}: nvidia-smi -L; dmesg | grep -i xid), or the exporter is "
-    "restricted (--devices, NVIDIA_VISIBLE_DEVICES)",
-)
-
-OWNED = Message(Status.OK, "series name a pod for every held device")
-UNOWNED = Message(
-    Status.ERROR,
-    "some GPUs are held by pods, but their series name no pod: {names}",
-    "the exporter there cannot read the kubelet's allocations: mount /var/lib/kubelet/pod-resources, and "
-    "check its log; pods there:",
-    "kubectl get pods -A --field-selector spec.nodeName={first}",
-)
-
-STEADY = Message(Status.OK, "no gaps in the last ten minutes")
-GAPS = Message(
-    Status.WARNING,
-    "gaps in the last ten minutes: {names}",
-    "check Prometheus's /targets for failing or slow scrapes",
-)
-
-NO_FOREIGN_NODES = Message(Status.OK, "all series are from nodes of this cluster")
-FOREIGN_NODES = Message(
-    Status.WARNING,
-    "series of nodes outside this cluster: {names}",
-    "if Prometheus holds several clusters: --prometheus-label cluster=NAME; removed nodes disappear by themselves",
-)
 
 
 def offered(node: Node) -> int | None:
@@ -155,6 +100,22 @@ def _is_foreign(facts: Facts) -> bool:
     return bool(node_coverage) and bool(nodes) and not node_coverage.keys() & nodes.keys()
 
 
+SEEN = Message(Status.OK, "every node with GPUs has series ({nodes})")
+UNSEEN = Message(
+    Status.ERROR,
+    "{count} of {nodes} GPU nodes have no GPU series: {names}",
+    "run an exporter there, and scrape it; pods on the first:",
+    "kubectl get pods -A --field-selector spec.nodeName={first}",
+)
+NAMELESS = Message(
+    Status.WARNING,
+    "series and API server name nodes differently ({theirs}; {ours}), so nodes cannot be checked",
+    "set the exporter's NODE_NAME by the downward API, or attach the node's name when scraping (attachMetadata: node)",
+)
+NO_NODES = Message(Status.OK, "the cluster has no node with GPUs")
+
+
+@check("coverage", "nodes", "Nodes with GPUs but without series.")
 def _nodes(facts: Facts) -> Iterator[Diagnosis]:
     fleet = known(facts.fleet)
     nodes, node_coverage = _gpu_nodes(fleet), known(facts.node_coverage)
@@ -169,6 +130,16 @@ def _nodes(facts: Facts) -> Iterator[Diagnosis]:
         yield SEEN(nodes=len(nodes))
 
 
+COMPLETE = Message(Status.OK, "all devices that nodes offer have series")
+FEWER = Message(
+    Status.WARNING,
+    "fewer devices than the node offers: {names}",
+    "a GPU may have failed (on {first}: nvidia-smi -L; dmesg | grep -i xid), or the exporter is "
+    "restricted (--devices, NVIDIA_VISIBLE_DEVICES)",
+)
+
+
+@check("coverage", "devices", "Devices that nodes offer but series lack.")
 def _devices(facts: Facts) -> Iterator[Diagnosis]:
     fewer = {}
     for node, coverage in _pairs(facts):
@@ -178,6 +149,17 @@ def _devices(facts: Facts) -> Iterator[Diagnosis]:
     yield from _each(fewer, FEWER, COMPLETE)
 
 
+OWNED = Message(Status.OK, "series name a pod for every held device")
+UNOWNED = Message(
+    Status.ERROR,
+    "some GPUs are held by pods, but their series name no pod: {names}",
+    "the exporter there cannot read the kubelet's allocations: mount /var/lib/kubelet/pod-resources, and "
+    "check its log; pods there:",
+    "kubectl get pods -A --field-selector spec.nodeName={first}",
+)
+
+
+@check("coverage", "owners", "GPUs that pods hold, but whose series name no pod.")
 def _owners(facts: Facts) -> Iterator[Diagnosis]:
     fleet, fewer = known(facts.fleet), {}
     for node, coverage in _pairs(facts):
@@ -193,6 +175,15 @@ def _is_settled(pod: Pod, at: datetime.datetime) -> bool:
     return pod.phase == "Running" and pod.is_ready and pod.started is not None and at - pod.started > SETTLED
 
 
+STEADY = Message(Status.OK, "no gaps in the last ten minutes")
+GAPS = Message(
+    Status.WARNING,
+    "gaps in the last ten minutes: {names}",
+    "check Prometheus's /targets for failing or slow scrapes",
+)
+
+
+@check("coverage", "gaps", "Missing samples of the last ten minutes.")
 def _gaps(facts: Facts) -> Iterator[Diagnosis]:
     found = {
         node.name: f"{coverage.coverage:.0%}"
@@ -210,6 +201,15 @@ def _each(found: Mapping[str, str], message: Message, otherwise: Message) -> Ite
         yield otherwise()
 
 
+NO_FOREIGN_NODES = Message(Status.OK, "all series are from nodes of this cluster")
+FOREIGN_NODES = Message(
+    Status.WARNING,
+    "series of nodes outside this cluster: {names}",
+    "if Prometheus holds several clusters: --prometheus-label cluster=NAME; removed nodes disappear by themselves",
+)
+
+
+@check("coverage", "foreign-nodes", "Series of nodes outside the cluster.")
 def _foreign_nodes(facts: Facts) -> Iterator[Diagnosis]:
     nodes = known(facts.fleet).nodes
     names = sorted(name for name in known(facts.node_coverage) if name not in nodes)
@@ -219,23 +219,6 @@ def _foreign_nodes(facts: Facts) -> Iterator[Diagnosis]:
         yield NO_FOREIGN_NODES()
 
 
-COVERAGE = Family(
-    "coverage",
-    (
-        Check("nodes", "Nodes with GPUs but without series.", _nodes, (SEEN, UNSEEN, NAMELESS, NO_NODES)),
-        Check("devices", "Devices that nodes offer but series lack.", _devices, (COMPLETE, FEWER)),
-        Check("owners", "GPUs that pods hold, but whose series name no pod.", _owners, (OWNED, UNOWNED)),
-        Check("gaps", "Missing samples of the last ten minutes.", _gaps, (STEADY, GAPS)),
-        Check(
-            "foreign-nodes",
-            "Series of nodes outside the cluster.",
-            _foreign_nodes,
-            (NO_FOREIGN_NODES, FOREIGN_NODES),
-        ),
-    ),
-)
-
-
 _BIND = (
     "grant ClusterRole gpu-rightsizer-{command} and bind it: kubectl create clusterrolebinding "
     "gpu-rightsizer-{command} "
@@ -243,7 +226,6 @@ _BIND = (
 )
 _ROLE = "; also bind the Role of that name in namespace {own}"
 _GRANT = "gpu-rightsizer doctor --roles | kubectl apply -f -"
-
 ALLOWED = Message(Status.OK, "all {count} required rights are granted")
 PLAN_FORBIDDEN = Message(Status.ERROR, "plan fails: not allowed to {missing}", _BIND, _GRANT)
 DISCOVERY_FORBIDDEN = Message(
@@ -299,18 +281,12 @@ def _rights_text(rights: Iterable[Right]) -> str:
     return "; ".join(f"{verb} {some(names, 4)}" for verb, names in by_verb.items())
 
 
-def _check(command: Command, about: str, refusal: Message) -> Check:
+def _permissions(command: Command, about: str, refusal: Message) -> Check:
     judge = functools.partial(_may, command=command, refusal=refusal)
-    limited = (LIMITED,) if any(right.cost for right in needed(RIGHTS, command)) else ()
-    return Check(command.value, about, judge, (ALLOWED, refusal, RIGHTS_UNKNOWN, *limited))
+    return check("permissions", command.value, about)(judge)
 
 
-PERMISSIONS = Family(
-    "permissions",
-    (
-        _check(Command.PLAN, "What `plan` reads.", PLAN_FORBIDDEN),
-        _check(Command.DISCOVERY, "What it reads to find a Prometheus.", DISCOVERY_FORBIDDEN),
-        _check(Command.APPLY, "What `apply` reads and writes.", APPLY_FORBIDDEN),
-        _check(Command.UNDO, "What `undo` reads and writes.", UNDO_FORBIDDEN),
-    ),
-)
+PLAN = _permissions(Command.PLAN, "What `plan` reads.", PLAN_FORBIDDEN)
+DISCOVERY = _permissions(Command.DISCOVERY, "What it reads to find a Prometheus.", DISCOVERY_FORBIDDEN)
+APPLY = _permissions(Command.APPLY, "What `apply` reads and writes.", APPLY_FORBIDDEN)
+UNDO = _permissions(Command.UNDO, "What `undo` reads and writes.", UNDO_FORBIDDEN)

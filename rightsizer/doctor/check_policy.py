@@ -4,7 +4,7 @@ import datetime
 import math
 from collections.abc import Iterator
 
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
+from rightsizer.doctor.diagnosis import Diagnosis, Facts, Failure, Message, Status, check, known, some
 from rightsizer.errors import PolicyError
 from rightsizer.model import Action, Mode
 from rightsizer.policy.effective import PolicyEvaluator
@@ -18,6 +18,14 @@ from rightsizer.policy.policy_file import (
 )
 from rightsizer.text import count
 
+FAR = datetime.timedelta(days=31)
+
+
+def _evaluator(facts: Facts) -> PolicyEvaluator:
+    loaded = known(facts.policy)
+    return PolicyEvaluator(loaded.policy, known(facts.fleet), at=facts.at, own=facts.own)
+
+
 READ = Message(Status.OK, "{source}: {rules}")
 NONE_GIVEN = Message(
     Status.OK,
@@ -29,55 +37,8 @@ UNREADABLE = Message(
     Status.ERROR, "{why}", "fix it, and check again:", "gpu-rightsizer policy check --offline FILE"
 )
 
-CLASSES = Message(Status.OK, "all PriorityClasses that it names exist")
-NO_CLASS = Message(Status.ERROR, "{why}", "fix the name; existing classes:", "kubectl get priorityclasses")
-CLASS_PROBLEM = Message(
-    Status.WARNING,
-    "{why}",
-    "fix the annotations of the class (docs/policy.md):",
-    "kubectl get priorityclasses -o yaml",
-)
 
-MATCHES = Message(Status.OK, "workloads by rule: {rows}")
-MATCHES_NOTHING = Message(
-    Status.WARNING,
-    "rules without workloads: {names}",
-    "see which rule applies to a workload, and why:",
-    "gpu-rightsizer policy explain --policy FILE NAMESPACE/KIND/NAME",
-)
-NO_NAMESPACE = Message(
-    Status.WARNING, "{why}", "fix the name, or create it; existing namespaces:", "kubectl get namespaces"
-)
-
-BUDGETS_ALLOW = Message(Status.OK, "every budget allows changes")
-NOT_USED = Message(Status.OK, "no rule enforces, so no budget is used")
-BUDGET_ZERO = Message(
-    Status.WARNING,
-    "budget {title} is {amount}: apply changes nothing that it covers",
-    "raise or remove it, or use mode: advise in the rules",
-)
-BUDGET_TOO_SMALL = Message(
-    Status.WARNING,
-    "budget {title} allows {gpus}, but the smallest enforced workload holds {least}: apply stops none",
-    "set gpus: {least} or more, or a larger share",
-)
-
-OPEN = Message(Status.OK, "changes are allowed now")
-CLOSED = Message(Status.OK, "no changes now: {why}")
-FAR_OFF = Message(
-    Status.WARNING,
-    "no changes in the next {days} days: {why}",
-    "check maintenanceWindows and freezes of the policy",
-)
-
-FAR = datetime.timedelta(days=31)
-
-
-def _evaluator(facts: Facts) -> PolicyEvaluator:
-    loaded = known(facts.policy)
-    return PolicyEvaluator(loaded.policy, known(facts.fleet), at=facts.at, own=facts.own)
-
-
+@check("policy", "file", "The file is valid, and every rule is reachable.")
 def _file(facts: Facts) -> Iterator[Diagnosis]:
     loaded = facts.policy
     if isinstance(loaded, Failure):
@@ -88,6 +49,17 @@ def _file(facts: Facts) -> Iterator[Diagnosis]:
         yield READ(source=loaded.source, rules=count(len(loaded.policy.rules), "rule"))
 
 
+CLASSES = Message(Status.OK, "all PriorityClasses that it names exist")
+NO_CLASS = Message(Status.ERROR, "{why}", "fix the name; existing classes:", "kubectl get priorityclasses")
+CLASS_PROBLEM = Message(
+    Status.WARNING,
+    "{why}",
+    "fix the annotations of the class (docs/policy.md):",
+    "kubectl get priorityclasses -o yaml",
+)
+
+
+@check("policy", "classes", "PriorityClasses that it names, and their annotations.")
 def _classes(facts: Facts) -> Iterator[Diagnosis]:
     loaded, fleet = known(facts.policy), known(facts.fleet)
     problems = list(class_problems(_evaluator(facts)))
@@ -103,6 +75,19 @@ def _classes(facts: Facts) -> Iterator[Diagnosis]:
         yield CLASS_PROBLEM(why=why)
 
 
+MATCHES = Message(Status.OK, "workloads by rule: {rows}")
+MATCHES_NOTHING = Message(
+    Status.WARNING,
+    "rules without workloads: {names}",
+    "see which rule applies to a workload, and why:",
+    "gpu-rightsizer policy explain --policy FILE NAMESPACE/KIND/NAME",
+)
+NO_NAMESPACE = Message(
+    Status.WARNING, "{why}", "fix the name, or create it; existing namespaces:", "kubectl get namespaces"
+)
+
+
+@check("policy", "rules", "Workloads that each rule matches.")
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
     rows, _ = workloads_by_rule(_evaluator(facts))
     idle = [name for name, _, workloads, _ in rows if not workloads]
@@ -114,6 +99,21 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         yield NO_NAMESPACE(why=why)
 
 
+BUDGETS_ALLOW = Message(Status.OK, "every budget allows changes")
+NOT_USED = Message(Status.OK, "no rule enforces, so no budget is used")
+BUDGET_ZERO = Message(
+    Status.WARNING,
+    "budget {title} is {amount}: apply changes nothing that it covers",
+    "raise or remove it, or use mode: advise in the rules",
+)
+BUDGET_TOO_SMALL = Message(
+    Status.WARNING,
+    "budget {title} allows {gpus}, but the smallest enforced workload holds {least}: apply stops none",
+    "set gpus: {least} or more, or a larger share",
+)
+
+
+@check("policy", "budgets", "Budgets that prevent every change.")
 def _budgets(facts: Facts) -> Iterator[Diagnosis]:
     book = _evaluator(facts)
     enforced = [one for one in book.fleet.workloads if one.gpus and book.evaluate(one).mode is Mode.ENFORCE]
@@ -139,6 +139,16 @@ def _budget_problems(budget: Budget, held: float, least: float) -> Iterator[Diag
         yield BUDGET_TOO_SMALL(title=budget.title, gpus=count(gpus), least=math.ceil(least))
 
 
+OPEN = Message(Status.OK, "changes are allowed now")
+CLOSED = Message(Status.OK, "no changes now: {why}")
+FAR_OFF = Message(
+    Status.WARNING,
+    "no changes in the next {days} days: {why}",
+    "check maintenanceWindows and freezes of the policy",
+)
+
+
+@check("policy", "calendar", "Maintenance windows and freezes.")
 def _calendar(facts: Facts) -> Iterator[Diagnosis]:
     policy = known(facts.policy).policy
     block = closed_reason(policy, facts.at)
@@ -148,27 +158,3 @@ def _calendar(facts: Facts) -> Iterator[Diagnosis]:
         opening = next_opening(policy, facts.at)
         is_far = opening is None or opening - facts.at > FAR
         yield (FAR_OFF if is_far else CLOSED)(why=block.message, days=FAR.days)
-
-
-FAMILY = Family(
-    "policy",
-    (
-        Check(
-            "file", "The file is valid, and every rule is reachable.", _file, (READ, NONE_GIVEN, UNREADABLE)
-        ),
-        Check(
-            "classes",
-            "PriorityClasses that it names, and their annotations.",
-            _classes,
-            (CLASSES, NO_CLASS, CLASS_PROBLEM),
-        ),
-        Check("rules", "Workloads that each rule matches.", _rules, (MATCHES, MATCHES_NOTHING, NO_NAMESPACE)),
-        Check(
-            "budgets",
-            "Budgets that prevent every change.",
-            _budgets,
-            (BUDGETS_ALLOW, NOT_USED, BUDGET_ZERO, BUDGET_TOO_SMALL),
-        ),
-        Check("calendar", "Maintenance windows and freezes.", _calendar, (OPEN, CLOSED, FAR_OFF)),
-    ),
-)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rightsizer.config import format_duration
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
+from rightsizer.doctor.diagnosis import Diagnosis, Facts, Failure, Message, Status, check, known, some
 from rightsizer.findings.data_quality import MIN_SAMPLES
 from rightsizer.model import Fleet
 from rightsizer.policy.effective import NO_FLEET, PolicyEvaluator
@@ -19,106 +19,6 @@ TOO_FAR_S = 300.0
 SPARSE_S = 60.0
 USUAL_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 """Common scrape intervals."""
-
-ANSWERS = Message(Status.OK, "{where} answers in {took_ms:.0f} ms ({product})")
-SILENT = Message(
-    Status.ERROR,
-    "no answer: {why}",
-    "check that it is reachable from here; in a cluster: kubectl port-forward, then --prometheus-url "
-    "http://localhost:9090; other servers: docs/prometheus.md",
-    "curl -sS 'http://HOST:9090/api/v1/query?query=1'",
-)
-UNNAMED = Message(
-    Status.ERROR,
-    "no Prometheus found: {why}",
-    "set --prometheus-url http://HOST:9090 or GPU_RIGHTSIZER_PROMETHEUS_URL; candidates:",
-    "kubectl get services -A | grep -iE 'prom|thanos|mimir|victoria|vm'",
-)
-
-SAME_TIME = Message(Status.OK, "its clock and the local clock differ by {skew_s:.0f} s")
-SKEWED = Message(
-    Status.WARNING,
-    "its clock is {skew_s:.0f} s {direction} the local clock",
-    "synchronise both with NTP; pod ages mix the clocks of the API server and Prometheus",
-    "timedatectl set-ntp true",
-)
-FAR_OFF = Message(
-    Status.ERROR,
-    "its clock is {skew} {direction} the local clock",
-    "synchronise both with NTP; until then pod ages are wrong",
-    "timedatectl set-ntp true",
-)
-
-FITS = Message(
-    Status.OK, "Prometheus allows {limit:,} samples per query; gpu-rightsizer uses at most half of {ours:,}"
-)
-TOO_SMALL = Message(
-    Status.ERROR,
-    "Prometheus allows only {limit:,} samples per query; gpu-rightsizer assumes {ours:,}",
-    "set --prometheus-max-samples {limit}, or start Prometheus with --query.max-samples={ours}",
-)
-NO_LIMIT = Message(
-    Status.UNKNOWN,
-    "the limit of samples per query is unknown; gpu-rightsizer assumes {ours:,}",
-    "if queries are refused as too large, set --prometheus-max-samples {tenth}",
-)
-
-REACHES = Message(Status.OK, "GPU series cover {span}, as far as the policy looks back")
-TOO_SHORT = Message(
-    Status.ERROR,
-    "GPU series begin {begins}; until {until} they do not cover the policy's window of {window}, so "
-    "every verdict is unknown",
-    "wait, or set a shorter defaults.idle.window in the policy",
-)
-SHORT = Message(
-    Status.WARNING,
-    "GPU series begin {begins}; the policy looks back {history} for earlier idle periods, so required idle times are "
-    "{times} times as long, less each day until {until}",
-    "wait, or set idle.history: {so_far} (or less) in the policy",
-)
-FORGETS = Message(
-    Status.WARNING,
-    "Prometheus keeps {kept}, but the policy looks back {wanted}: required idle times are {times} times as long",
-    "start Prometheus with --storage.tsdb.retention.time={days}d, or set idle.history: {kept} in the policy",
-)
-
-DENSE = Message(Status.OK, "a sample every {interval}")
-SPARSE = Message(
-    Status.WARNING,
-    "only one sample every {interval}: shorter work may be missed",
-    "set scrape_interval of the exporter's job (spec.endpoints[].interval of a ServiceMonitor) to 15s, "
-    "or run gpu-exporter, whose counters miss nothing",
-)
-TOO_SPARSE = Message(
-    Status.ERROR,
-    "a sample every {interval}: the policy's window of {window} holds {samples}, but needs {least}",
-    "set scrape_interval of the exporter's job to {wanted} or less, or the policy's window to at least {longer}",
-)
-
-RECORDED = Message(Status.OK, "all {count} rules cover {window} and are used")
-RECORDED_LATELY = Message(
-    Status.OK, "all {count} rules exist, but do not cover {window} yet; until then samples are used"
-)
-NOT_NEEDED = Message(Status.OK, "none, and none needed: samples of {devices} fit into one query")
-WANTED = Message(
-    Status.WARNING,
-    "none: samples of {devices} over {window} exceed the limit of one query, so it is split",
-    "load deploy/prometheus/recording-rules.yaml (rule_files, or groups of a PrometheusRule)",
-)
-INCOMPLETE = Message(
-    Status.WARNING,
-    "{missing} of {count} rules are missing ({names}), so samples are used",
-    "load all of deploy/prometheus/recording-rules.yaml again, and check Prometheus's /rules for errors",
-)
-UNVERIFIED = Message(
-    Status.WARNING,
-    "recorded series exist, but are not used: {why}",
-    "load exactly deploy/prometheus/recording-rules.yaml; if the server cannot list its rules: --recording-rules "
-    "trusted; if nobody loaded rules, a scraped target invents these series",
-)
-OTHER_TABLE = Message(
-    Status.OK, "not available for this signals table, or where labels of pods are mixed; samples are used"
-)
 
 
 def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
@@ -145,6 +45,23 @@ def product(build: Mapping[str, Any] | Failure) -> str:
     return f"Thanos {version}" if version.startswith("0.") else f"Prometheus {version}"
 
 
+ANSWERS = Message(Status.OK, "{where} answers in {took_ms:.0f} ms ({product})")
+SILENT = Message(
+    Status.ERROR,
+    "no answer: {why}",
+    "check that it is reachable from here; in a cluster: kubectl port-forward, then --prometheus-url "
+    "http://localhost:9090; other servers: docs/prometheus.md",
+    "curl -sS 'http://HOST:9090/api/v1/query?query=1'",
+)
+UNNAMED = Message(
+    Status.ERROR,
+    "no Prometheus found: {why}",
+    "set --prometheus-url http://HOST:9090 or GPU_RIGHTSIZER_PROMETHEUS_URL; candidates:",
+    "kubectl get services -A | grep -iE 'prom|thanos|mimir|victoria|vm'",
+)
+
+
+@check("prometheus", "reachable", "Prometheus answers; its product and version.")
 def _reachable(facts: Facts) -> Iterator[Diagnosis]:
     server = facts.server
     if isinstance(server, Failure):
@@ -153,6 +70,22 @@ def _reachable(facts: Facts) -> Iterator[Diagnosis]:
         yield ANSWERS(product=product(server.build), where=server.where, took_ms=server.took_s * 1000)
 
 
+SAME_TIME = Message(Status.OK, "its clock and the local clock differ by {skew_s:.0f} s")
+SKEWED = Message(
+    Status.WARNING,
+    "its clock is {skew_s:.0f} s {direction} the local clock",
+    "synchronise both with NTP; pod ages mix the clocks of the API server and Prometheus",
+    "timedatectl set-ntp true",
+)
+FAR_OFF = Message(
+    Status.ERROR,
+    "its clock is {skew} {direction} the local clock",
+    "synchronise both with NTP; until then pod ages are wrong",
+    "timedatectl set-ntp true",
+)
+
+
+@check("prometheus", "clock", "Its clock, compared with the local clock.")
 def _clock(facts: Facts) -> Iterator[Diagnosis]:
     server = known(facts.server)
     skew_s = (server.now - server.local).total_seconds()
@@ -166,6 +99,22 @@ def _clock(facts: Facts) -> Iterator[Diagnosis]:
         yield FAR_OFF(skew=format_duration(abs(skew_s)), direction=direction)
 
 
+FITS = Message(
+    Status.OK, "Prometheus allows {limit:,} samples per query; gpu-rightsizer uses at most half of {ours:,}"
+)
+TOO_SMALL = Message(
+    Status.ERROR,
+    "Prometheus allows only {limit:,} samples per query; gpu-rightsizer assumes {ours:,}",
+    "set --prometheus-max-samples {limit}, or start Prometheus with --query.max-samples={ours}",
+)
+NO_LIMIT = Message(
+    Status.UNKNOWN,
+    "the limit of samples per query is unknown; gpu-rightsizer assumes {ours:,}",
+    "if queries are refused as too large, set --prometheus-max-samples {tenth}",
+)
+
+
+@check("prometheus", "sample-limit", "Samples that it allows per query (`--query.max-samples`).")
 def _limit(facts: Facts) -> Iterator[Diagnosis]:
     flags = known(facts.server).flags
     text = "" if isinstance(flags, Failure) else str(flags.get("query.max-samples", ""))
@@ -178,6 +127,27 @@ def _limit(facts: Facts) -> Iterator[Diagnosis]:
         yield FITS(limit=int(text), ours=ours)
 
 
+REACHES = Message(Status.OK, "GPU series cover {span}, as far as the policy looks back")
+TOO_SHORT = Message(
+    Status.ERROR,
+    "GPU series begin {begins}; until {until} they do not cover the policy's window of {window}, so "
+    "every verdict is unknown",
+    "wait, or set a shorter defaults.idle.window in the policy",
+)
+SHORT = Message(
+    Status.WARNING,
+    "GPU series begin {begins}; the policy looks back {history} for earlier idle periods, so required idle times are "
+    "{times} times as long, less each day until {until}",
+    "wait, or set idle.history: {so_far} (or less) in the policy",
+)
+FORGETS = Message(
+    Status.WARNING,
+    "Prometheus keeps {kept}, but the policy looks back {wanted}: required idle times are {times} times as long",
+    "start Prometheus with --storage.tsdb.retention.time={days}d, or set idle.history: {kept} in the policy",
+)
+
+
+@check("prometheus", "retention", "How far GPU series go back, and their retention.")
 def _record(facts: Facts) -> Iterator[Diagnosis]:
     windows, history = spans(facts)
     window, wanted = windows[-1], max(windows[-1], history)
@@ -204,6 +174,21 @@ def _record(facts: Facts) -> Iterator[Diagnosis]:
         yield FORGETS(kept=_length(kept), wanted=_length(wanted), days=days, times=f"{times:.1f}")
 
 
+DENSE = Message(Status.OK, "a sample every {interval}")
+SPARSE = Message(
+    Status.WARNING,
+    "only one sample every {interval}: shorter work may be missed",
+    "set scrape_interval of the exporter's job (spec.endpoints[].interval of a ServiceMonitor) to 15s, "
+    "or run gpu-exporter, whose counters miss nothing",
+)
+TOO_SPARSE = Message(
+    Status.ERROR,
+    "a sample every {interval}: the policy's window of {window} holds {samples}, but needs {least}",
+    "set scrape_interval of the exporter's job to {wanted} or less, or the policy's window to at least {longer}",
+)
+
+
+@check("prometheus", "scrape-interval", "How often GPUs are scraped.")
 def _interval(facts: Facts) -> Iterator[Diagnosis]:
     interval_s = known(facts.interval_s)
     window = spans(facts)[0][0]
@@ -231,6 +216,33 @@ def scrape_interval_s(span: datetime.timedelta, samples: float) -> float:
     return next((one for one in USUAL_S if least_s <= one <= most_s), span_s / samples)
 
 
+RECORDED = Message(Status.OK, "all {count} rules cover {window} and are used")
+RECORDED_LATELY = Message(
+    Status.OK, "all {count} rules exist, but do not cover {window} yet; until then samples are used"
+)
+NOT_NEEDED = Message(Status.OK, "none, and none needed: samples of {devices} fit into one query")
+WANTED = Message(
+    Status.WARNING,
+    "none: samples of {devices} over {window} exceed the limit of one query, so it is split",
+    "load deploy/prometheus/recording-rules.yaml (rule_files, or groups of a PrometheusRule)",
+)
+INCOMPLETE = Message(
+    Status.WARNING,
+    "{missing} of {count} rules are missing ({names}), so samples are used",
+    "load all of deploy/prometheus/recording-rules.yaml again, and check Prometheus's /rules for errors",
+)
+UNVERIFIED = Message(
+    Status.WARNING,
+    "recorded series exist, but are not used: {why}",
+    "load exactly deploy/prometheus/recording-rules.yaml; if the server cannot list its rules: --recording-rules "
+    "trusted; if nobody loaded rules, a scraped target invents these series",
+)
+OTHER_TABLE = Message(
+    Status.OK, "not available for this signals table, or where labels of pods are mixed; samples are used"
+)
+
+
+@check("prometheus", "recording-rules", "The recording rules that large fleets need.")
 def _rules(facts: Facts) -> Iterator[Diagnosis]:
     recorded, source = known(facts.recorded), known(facts.source)
     window = spans(facts)[0][-1]
@@ -260,36 +272,3 @@ def _length(length: datetime.timedelta) -> str:
 def _whole(length: datetime.timedelta) -> datetime.timedelta:
     """Rounded down to whole hours, at least one."""
     return datetime.timedelta(hours=max(length // datetime.timedelta(hours=1), 1))
-
-
-FAMILY = Family(
-    "prometheus",
-    (
-        Check(
-            "reachable",
-            "Prometheus answers; its product and version.",
-            _reachable,
-            (ANSWERS, SILENT, UNNAMED),
-        ),
-        Check("clock", "Its clock, compared with the local clock.", _clock, (SAME_TIME, SKEWED, FAR_OFF)),
-        Check(
-            "sample-limit",
-            "Samples that it allows per query (`--query.max-samples`).",
-            _limit,
-            (FITS, TOO_SMALL, NO_LIMIT),
-        ),
-        Check(
-            "retention",
-            "How far GPU series go back, and their retention.",
-            _record,
-            (REACHES, TOO_SHORT, SHORT, FORGETS),
-        ),
-        Check("scrape-interval", "How often GPUs are scraped.", _interval, (DENSE, SPARSE, TOO_SPARSE)),
-        Check(
-            "recording-rules",
-            "The recording rules that large fleets need.",
-            _rules,
-            (RECORDED, RECORDED_LATELY, NOT_NEEDED, WANTED, INCOMPLETE, UNVERIFIED, OTHER_TABLE),
-        ),
-    ),
-)

@@ -5,15 +5,23 @@ import datetime
 from collections.abc import Iterator, Mapping
 
 from rightsizer.config import format_duration
-from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Family, Message, Status, known, some
+from rightsizer.doctor.diagnosis import Diagnosis, Facts, Failure, Message, Status, check, known, some
 from rightsizer.model import Usage
 from rightsizer.text import count, instant
 from rightsizer.usage.device_usage import DISAGREEMENT
 from rightsizer.usage.source_metrics import MetricKind
 
-FOUND = Message(Status.OK, "{name}: {metrics}")
 _RUNS = "check that an exporter runs and is scraped (Prometheus's /targets)"
 _EXPORTERS = "kubectl get pods -A | grep -E 'dcgm|gpu-exporter'"
+_ADD = "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)"
+_NAMES = {
+    MetricKind.ACTIVITY: ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+    MetricKind.TRAFFIC: ("DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_MEMORY_UTIL_RATIO"),
+    MetricKind.MEMORY: ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES"),
+    MetricKind.POWER: ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
+}
+
+FOUND = Message(Status.OK, "{name}: {metrics}")
 ENDED = Message(
     Status.ERROR, "GPU series ({name}) ended {ended}, {ago} ago: every verdict is unknown", _RUNS, _EXPORTERS
 )
@@ -21,7 +29,21 @@ NONE_FOUND = Message(
     Status.ERROR, "{why}", f"{_RUNS}; for another exporter's metrics: --signals FILE", _EXPORTERS
 )
 
-_ADD = "add {metric} to the exporter's metrics (dcgm-exporter: -f FILE)"
+
+@check("signals", "source", "Available metrics: dcgm, dcgm-4.9, gpu-exporter or a table.")
+def _source(facts: Facts) -> Iterator[Diagnosis]:
+    known(facts.server)
+    source = facts.source
+    if isinstance(source, Failure):
+        yield NONE_FOUND(why=source.words)
+        return
+    metrics = dict.fromkeys(metric.name for metric in source.metrics)
+    if isinstance(facts.ended, datetime.datetime):
+        ago = format_duration((known(facts.server).now - facts.ended).total_seconds())
+        yield ENDED(name=source.name, ended=instant(facts.ended), ago=ago)
+        return
+    yield FOUND(name=source.name, metrics=some(metrics))
+
 
 BY_LABEL = Message(Status.OK, "{series} series name pods of this cluster, by {forms}")
 BY_ANY_LABEL = Message(
@@ -42,6 +64,23 @@ FOREIGN = Message(
     "--prometheus-url",
 )
 NO_HOLDERS = Message(Status.OK, "no pod holds a GPU now")
+
+
+@check("signals", "labels", "Labels that name pods, and whether these pods are in the cluster.")
+def _labels(facts: Facts) -> Iterator[Diagnosis]:
+    naming = known(facts.naming)
+    if naming.forms:
+        forms = " and ".join(f"{label} ({number})" for label, number in sorted(naming.forms.items()))
+        message = BY_ANY_LABEL if isinstance(facts.fleet, Failure) else BY_LABEL
+        yield message(series=sum(naming.forms.values()), forms=forms)
+    elif not any(workload.gpus for workload in known(facts.fleet).workloads):
+        yield NO_HOLDERS()
+    elif naming.foreign:
+        names = some(f"{namespace}/{name}" for namespace, name in naming.foreign)
+        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names, hint=naming.hint)
+    else:
+        yield NO_POD(hint=naming.hint)
+
 
 ALL_MEASURED = Message(Status.OK, "activity, memory traffic, memory in use and power are measured")
 NO_ACTIVITY = Message(
@@ -69,6 +108,32 @@ NO_MEMORY = Message(
     "memory in use is not measured: oversized-gpu is not detected, and idle does not show held memory",
     _ADD,
 )
+_MISSING: Mapping[MetricKind, Message] = {
+    MetricKind.TRAFFIC: NO_TRAFFIC,
+    MetricKind.POWER: NO_POWER,
+    MetricKind.MEMORY: NO_MEMORY,
+}
+
+
+@check("signals", "metrics", "Measured quantities, and the effect of missing ones.")
+def _quantities(facts: Facts) -> Iterator[Diagnosis]:
+    source = known(facts.source)
+    missing = [kind for kind in _NAMES if not source.of(kind)]
+    is_new = any(metric.name == _NAMES[MetricKind.MEMORY][1] for metric in source.metrics)
+    names = {kind: both[is_new] for kind, both in _NAMES.items()}
+    if MetricKind.ACTIVITY in missing:
+        yield NO_ACTIVITY(metrics=f"no {names[MetricKind.ACTIVITY]}", metric=names[MetricKind.ACTIVITY])
+    if {MetricKind.TRAFFIC, MetricKind.POWER} <= set(missing):
+        yield NO_SECOND(metric=names[MetricKind.POWER], other=names[MetricKind.TRAFFIC])
+        missing = [kind for kind in missing if kind not in {MetricKind.TRAFFIC, MetricKind.POWER}]
+    for kind in missing:
+        if kind in _MISSING:
+            yield _MISSING[kind](metric=names[kind])
+    if all(map(source.of, _NAMES)):
+        yield ALL_MEASURED()
+
+
+MIG_MEASURED = Message(Status.OK, "all MIG instances that pods hold are measured, or there are none")
 MIG_UNMEASURED = Message(
     Status.WARNING,
     "{devices} without utilization metric: idle only while the whole board is",
@@ -76,7 +141,19 @@ MIG_UNMEASURED = Message(
     "Hopper only the latter measures instances",
 )
 
-MIG_MEASURED = Message(Status.OK, "all MIG instances that pods hold are measured, or there are none")
+
+@check("signals", "mig", "MIG instances without utilization metrics.")
+def _mig(facts: Facts) -> Iterator[Diagnosis]:
+    dark = [
+        one
+        for _, one in _devices(facts)
+        if one.device.instance and one.activity_mean is None and not one.invalid
+    ]
+    if dark:
+        yield MIG_UNMEASURED(devices=count(len(dark), "MIG instance"))
+    else:
+        yield MIG_MEASURED()
+
 
 ONCE = Message(Status.OK, "each device of a pod has one series")
 TWINS = Message(Status.OK, "copies of {devices}, as from a pair of Prometheus servers; each counts once")
@@ -87,12 +164,17 @@ TWICE = Message(
     "kubectl get servicemonitors,podmonitors -A | grep -iE 'dcgm|gpu'",
 )
 
-AGREE = Message(Status.OK, "no two sources disagree")
-DISAGREE = Message(
-    Status.WARNING,
-    "two activity metrics disagree on {devices} ({names}), so the verdict is unknown",
-    "restart the exporter on their nodes, or use one source: --signals dcgm",
-)
+
+@check("signals", "duplicates", "Devices with several series.")
+def _copies(facts: Facts) -> Iterator[Diagnosis]:
+    naming = known(facts.naming)
+    if len(naming.jobs) > 1:
+        yield TWICE(devices=count(naming.copies, "device"), jobs=some(naming.jobs))
+    elif naming.copies:
+        yield TWINS(devices=count(naming.copies, "device"))
+    else:
+        yield ONCE()
+
 
 FROM_EXPORTERS = Message(Status.OK, "all GPU series come from exporters{where}")
 UNKNOWN_ORIGIN = Message(
@@ -112,95 +194,8 @@ NO_CLUSTER_KNOWN = Message(
     Status.UNKNOWN, "whether GPU series come from exporters is unknown, because pods could not be read"
 )
 
-VALID = Message(Status.OK, "all values of the last hour are plausible")
-INVALID = Message(
-    Status.WARNING,
-    "{devices} with impossible values (NaN, negative or above 100%) of {metrics}: the verdict is unknown",
-    "restart the exporter on their nodes; node of the first pod:",
-    "kubectl -n {namespace} get pod {pod} -o wide",
-)
 
-_NAMES = {
-    MetricKind.ACTIVITY: ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
-    MetricKind.TRAFFIC: ("DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_MEMORY_UTIL_RATIO"),
-    MetricKind.MEMORY: ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_USED_BYTES"),
-    MetricKind.POWER: ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
-}
-_MISSING: Mapping[MetricKind, Message] = {
-    MetricKind.TRAFFIC: NO_TRAFFIC,
-    MetricKind.POWER: NO_POWER,
-    MetricKind.MEMORY: NO_MEMORY,
-}
-
-
-def _source(facts: Facts) -> Iterator[Diagnosis]:
-    known(facts.server)
-    source = facts.source
-    if isinstance(source, Failure):
-        yield NONE_FOUND(why=source.words)
-        return
-    metrics = dict.fromkeys(metric.name for metric in source.metrics)
-    if isinstance(facts.ended, datetime.datetime):
-        ago = format_duration((known(facts.server).now - facts.ended).total_seconds())
-        yield ENDED(name=source.name, ended=instant(facts.ended), ago=ago)
-        return
-    yield FOUND(name=source.name, metrics=some(metrics))
-
-
-def _labels(facts: Facts) -> Iterator[Diagnosis]:
-    naming = known(facts.naming)
-    if naming.forms:
-        forms = " and ".join(f"{label} ({number})" for label, number in sorted(naming.forms.items()))
-        message = BY_ANY_LABEL if isinstance(facts.fleet, Failure) else BY_LABEL
-        yield message(series=sum(naming.forms.values()), forms=forms)
-    elif not any(workload.gpus for workload in known(facts.fleet).workloads):
-        yield NO_HOLDERS()
-    elif naming.foreign:
-        names = some(f"{namespace}/{name}" for namespace, name in naming.foreign)
-        yield FOREIGN(pods=count(len(naming.foreign), "pod"), names=names, hint=naming.hint)
-    else:
-        yield NO_POD(hint=naming.hint)
-
-
-def _quantities(facts: Facts) -> Iterator[Diagnosis]:
-    source = known(facts.source)
-    missing = [kind for kind in _NAMES if not source.of(kind)]
-    is_new = any(metric.name == _NAMES[MetricKind.MEMORY][1] for metric in source.metrics)
-    names = {kind: both[is_new] for kind, both in _NAMES.items()}
-    if MetricKind.ACTIVITY in missing:
-        yield NO_ACTIVITY(metrics=f"no {names[MetricKind.ACTIVITY]}", metric=names[MetricKind.ACTIVITY])
-    if {MetricKind.TRAFFIC, MetricKind.POWER} <= set(missing):
-        yield NO_SECOND(metric=names[MetricKind.POWER], other=names[MetricKind.TRAFFIC])
-        missing = [kind for kind in missing if kind not in {MetricKind.TRAFFIC, MetricKind.POWER}]
-    for kind in missing:
-        if kind in _MISSING:
-            yield _MISSING[kind](metric=names[kind])
-    if all(map(source.of, _NAMES)):
-        yield ALL_MEASURED()
-
-
-def _mig(facts: Facts) -> Iterator[Diagnosis]:
-    dark = [
-        one
-        for _, one in _devices(facts)
-        if one.device.instance and one.activity_mean is None and not one.invalid
-    ]
-    if dark:
-        yield MIG_UNMEASURED(devices=count(len(dark), "MIG instance"))
-    else:
-        yield MIG_MEASURED()
-
-
-def _copies(facts: Facts) -> Iterator[Diagnosis]:
-    naming = known(facts.naming)
-    if len(naming.jobs) > 1:
-        yield TWICE(devices=count(naming.copies, "device"), jobs=some(naming.jobs))
-    elif naming.copies:
-        yield TWINS(devices=count(naming.copies, "device"))
-    else:
-        yield ONCE()
-
-
+@check("signals", "provenance", "Series that are not from the exporter of the pod's node.")
 def _provenance(facts: Facts) -> Iterator[Diagnosis]:
     found = known(facts.provenance)
     if isinstance(facts.fleet, Failure):
@@ -215,6 +210,15 @@ def _provenance(facts: Facts) -> Iterator[Diagnosis]:
         yield FROM_EXPORTERS(where=f" in {names}" if names else "")
 
 
+AGREE = Message(Status.OK, "no two sources disagree")
+DISAGREE = Message(
+    Status.WARNING,
+    "two activity metrics disagree on {devices} ({names}), so the verdict is unknown",
+    "restart the exporter on their nodes, or use one source: --signals dcgm",
+)
+
+
+@check("signals", "agreement", "Sources that contradict each other.")
 def _agreement(facts: Facts) -> Iterator[Diagnosis]:
     found = [key for key, one in _devices(facts) if DISAGREEMENT in one.invalid]
     if found:
@@ -223,6 +227,16 @@ def _agreement(facts: Facts) -> Iterator[Diagnosis]:
         yield AGREE()
 
 
+VALID = Message(Status.OK, "all values of the last hour are plausible")
+INVALID = Message(
+    Status.WARNING,
+    "{devices} with impossible values (NaN, negative or above 100%) of {metrics}: the verdict is unknown",
+    "restart the exporter on their nodes; node of the first pod:",
+    "kubectl -n {namespace} get pod {pod} -o wide",
+)
+
+
+@check("signals", "values", "Impossible values.")
 def _values(facts: Facts) -> Iterator[Diagnosis]:
     metrics: collections.Counter[str] = collections.Counter()
     places = []
@@ -243,38 +257,3 @@ def _devices(facts: Facts) -> list[tuple[str, Usage]]:
     """Usage of each device by each GPU pod (namespace/pod), in a stable order."""
     usages = known(facts.usages)
     return [(f"{key[0]}/{key[1]}", one) for key in sorted(usages) for one in usages[key]]
-
-
-FAMILY = Family(
-    "signals",
-    (
-        Check(
-            "source",
-            "Available metrics: dcgm, dcgm-4.9, gpu-exporter or a table.",
-            _source,
-            (FOUND, ENDED, NONE_FOUND),
-        ),
-        Check(
-            "labels",
-            "Labels that name pods, and whether these pods are in the cluster.",
-            _labels,
-            (BY_LABEL, BY_ANY_LABEL, NO_POD, FOREIGN, NO_HOLDERS),
-        ),
-        Check(
-            "metrics",
-            "Measured quantities, and the effect of missing ones.",
-            _quantities,
-            (ALL_MEASURED, NO_ACTIVITY, NO_SECOND, NO_TRAFFIC, NO_POWER, NO_MEMORY),
-        ),
-        Check("mig", "MIG instances without utilization metrics.", _mig, (MIG_MEASURED, MIG_UNMEASURED)),
-        Check("duplicates", "Devices with several series.", _copies, (ONCE, TWINS, TWICE)),
-        Check(
-            "provenance",
-            "Series that are not from the exporter of the pod's node.",
-            _provenance,
-            (FROM_EXPORTERS, UNKNOWN_ORIGIN, NOT_EXPORTERS, NO_CLUSTER_KNOWN),
-        ),
-        Check("agreement", "Sources that contradict each other.", _agreement, (AGREE, DISAGREE)),
-        Check("values", "Impossible values.", _values, (VALID, INVALID)),
-    ),
-)

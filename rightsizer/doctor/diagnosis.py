@@ -179,22 +179,20 @@ class Check:
     """One check.
 
     Attributes:
+        family: Its subject, such as the policy; output is grouped by it.
         about: What it checks, for the documentation.
-        judge: Returns at least one diagnosis, made from `messages`.
+        judge: Returns at least one diagnosis, made from the messages above it.
     """
 
+    family: str
     name: str
     about: str
     judge: Judge
-    messages: tuple[Message, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Family:
-    """Checks of one subject."""
-
-    name: str
-    checks: tuple[Check, ...]
+def check(family: str, name: str, about: str) -> Callable[[Judge], Check]:
+    """The check that a function makes."""
+    return lambda judge: Check(family, name, about, judge)
 
 
 FOLLOWS = Message(Status.UNKNOWN, "unknown: {why}; fix that first")
@@ -233,7 +231,7 @@ def some(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(listed[:most]) + more
 
 
-Found = tuple[Family, Check, Diagnosis]
+Found = tuple[Check, Diagnosis]
 _COLUMN = 9
 _NAME = 16
 _COMMAND = " " * (_COLUMN + 2)
@@ -244,7 +242,7 @@ def text(found: Sequence[Found], *, colour: bool) -> str:
     """Diagnoses by family, each with its remedy below."""
     paint = Paint(colour=colour)
     lines: list[str] = []
-    for family, group in itertools.groupby(found, key=lambda one: one[0].name):
+    for family, group in itertools.groupby(found, key=lambda one: one[0].family):
         lines += ["", paint.bold(family.upper())] if lines else [paint.bold(family.upper())]
         for names, one in _joined(group):
             lines += _lines(names, one, paint)
@@ -253,8 +251,8 @@ def text(found: Sequence[Found], *, colour: bool) -> str:
 
 def _joined(group: Iterable[Found]) -> Iterator[tuple[list[str], Diagnosis]]:
     """Neighbouring checks with equal diagnoses, as one."""
-    for one, same in itertools.groupby(group, key=lambda found: found[2]):
-        yield [check.name for _, check, _ in same], one
+    for one, same in itertools.groupby(group, key=lambda found: found[1]):
+        yield [found.name for found, _ in same], one
 
 
 def _lines(names: Sequence[str], one: Diagnosis, paint: Paint) -> Iterator[str]:
@@ -280,7 +278,7 @@ def _wrapped(words: str, indent: str) -> list[str]:
 
 
 def _numbers(found: Sequence[Found]) -> dict[Status, int]:
-    return {status: sum(one.status is status for _, _, one in found) for status in Status}
+    return {status: sum(one.status is status for _, one in found) for status in Status}
 
 
 def _summary(found: Sequence[Found]) -> str:
@@ -300,13 +298,13 @@ def document(found: Sequence[Found]) -> dict[str, Any]:
         "summary": {status.value: number for status, number in _numbers(found).items()},
         "checks": [
             {
-                "family": family.name,
-                "check": check.name,
+                "family": row.family,
+                "check": row.name,
                 "status": one.status.value,
                 "message": safe(one.words),
                 "remedy": safe(one.remedy) or None,
                 "command": safe(one.command) or None,
             }
-            for family, check, one in found
+            for row, one in found
         ],
     }

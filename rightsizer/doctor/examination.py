@@ -18,7 +18,6 @@ from rightsizer.doctor.diagnosis import (
     Diagnosis,
     Facts,
     Failure,
-    Family,
     Naming,
     NotKnown,
     Recorded,
@@ -266,22 +265,18 @@ def _recorded(querier: SourceQuerier, window: datetime.timedelta) -> Recorded:
     return Recorded(frozenset(expected), frozenset(present), frozenset(early), querier.rules_problem())
 
 
-FAMILIES: tuple[Family, ...] = (
-    check_cluster.INVENTORY,
-    check_cluster.PERMISSIONS,
-    check_server.FAMILY,
-    check_signals.FAMILY,
-    check_cluster.COVERAGE,
-    check_policy.FAMILY,
+FAMILIES = ("inventory", "permissions", "prometheus", "signals", "coverage", "policy")
+"""In order of output: what fails in one makes checks of later ones unknown."""
+MODULES = (check_cluster, check_server, check_signals, check_policy)
+CHECKS = sorted(
+    (row for module in MODULES for row in vars(module).values() if isinstance(row, Check)),
+    key=lambda check: FAMILIES.index(check.family),
 )
 
 
-def diagnose(facts: Facts) -> Iterator[tuple[Family, Check, Diagnosis]]:
+def diagnose(facts: Facts) -> Iterator[tuple[Check, Diagnosis]]:
     """The diagnoses of all checks."""
-    for family in FAMILIES:
-        for check in family.checks:
-            for found in _judged(check, facts):
-                yield family, check, found
+    return ((check, found) for check in CHECKS for found in _judged(check, facts))
 
 
 def _judged(check: Check, facts: Facts) -> list[Diagnosis]:

@@ -399,7 +399,7 @@ def test_doctor_command_series_that_ended_are_reported_without_a_cluster(
     assert facts.ended == metrics.at - datetime.timedelta(minutes=minutes)
     assert isinstance(facts.naming, Naming)
     assert (facts.interval_s, facts.naming.forms) == (15.0, {"pod": 1})
-    said = {check.name: (one.status, one.words) for _, check, one in diagnose(facts)}
+    said = {check.name: (one.status, one.words) for check, one in diagnose(facts)}
     assert said["source"][0] is Status.ERROR
     assert "ago: every verdict is unknown" in said["source"][1]
 
