@@ -159,11 +159,11 @@ bench: setup ## the figures that README publishes
 lock: setup ## resolve the dependencies again, into requirements/*.lock
 	@lock() { out=$$1; shift; $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url "$$@" -o $$out; }; \
-	lock requirements/dev.lock --extra exporter --extra history --extra dra --extra mcp --group dev pyproject.toml && \
+	lock requirements/dev.lock --extra exporter --extra history --extra dra --extra mcp --extra messages --group dev pyproject.toml && \
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["exporter"], sep="\n")' | \
 		lock requirements/exporter.lock -c requirements/dev.lock - && \
-	lock requirements/rightsizer.lock --extra history --extra dra -c requirements/dev.lock pyproject.toml && \
-	lock requirements/aws.lock --extra history --extra dra --extra aws pyproject.toml && \
+	lock requirements/rightsizer.lock --extra history --extra dra --extra messages -c requirements/dev.lock pyproject.toml && \
+	lock requirements/aws.lock --extra history --extra dra --extra messages --extra aws pyproject.toml && \
 	echo uv | lock requirements/uv.lock - && \
 	echo hatchling | lock requirements/build.lock -c requirements/dev.lock - && \
 	echo nvitop-exporter | lock requirements/peer.lock - && \

@@ -5,8 +5,10 @@ Durations are parsed and files of secrets read here; where they are named is the
 
 import dataclasses
 import datetime
+import importlib
 import pathlib
 import re
+import types
 from collections.abc import Mapping
 
 from rightsizer.errors import ConfigurationError
@@ -96,6 +98,22 @@ class Secret:
     def __repr__(self) -> str:
         """What logs and error messages see."""
         return "***"
+
+
+def library(name: str, extra: str, user: str) -> types.ModuleType:
+    """A module that only an extra installs, for a flag or field that needs it.
+
+    Raises:
+        ConfigurationError: It is missing.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise ConfigurationError(
+            f"{user}: the library {missing} is missing; run: pip install 'gpu-rightsizer[{extra}]', or in a checkout: "
+            f"pip install '.[{extra}]'"
+        ) from error
 
 
 def read_secret(path: pathlib.Path, flag: str) -> str:

@@ -45,6 +45,7 @@ def test_libraries_of_the_programs_are_separate() -> None:
     """Each lock has what its program or extra needs; the exporter's has no library of the rightsizer alone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     locks = {"aws": "aws", "dra": "rightsizer", "exporter": "exporter", "history": "rightsizer", "mcp": "dev"}
+    locks |= {"messages": "rightsizer"}
     assert locks.keys() == project["optional-dependencies"].keys()
     for lock, requirements in [
         ("rightsizer", project["dependencies"]),

@@ -4,17 +4,16 @@ Redirects are not followed, and a message holds only what its function has of ou
 """
 
 import datetime
-import email.message
 import logging
 import pathlib
-import smtplib
-import ssl
+import re
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import requests
 
-from rightsizer.config import read_secret
+from rightsizer.config import FIELD_MANAGER, library, read_secret
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import Fleet, FoundChange, ObjectRef, Outcome, Workload
 from rightsizer.policy.match import is_any
@@ -29,6 +28,8 @@ from rightsizer.report.events import (
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
+_SHORTEST = 4
+"""Of a part of an address that is looked for in a message: a shorter one is in every word."""
 _Message = Mapping[str, Any]
 
 
@@ -92,7 +93,7 @@ def _send_each(targets: Sequence[Target], message_for: Callable[[Target], _Messa
         if message is not None:
             try:
                 _send(target, f"notifications[{number}]", message)
-            except (ConfigurationError, requests.RequestException, smtplib.SMTPException, OSError) as error:
+            except (ConfigurationError, requests.RequestException) as error:
                 problems.append(f"notifications[{number}]: {_cause(error)}")
     return problems
 
@@ -119,8 +120,8 @@ def _is_of(owners: Mapping[str, str], workload: Workload) -> bool:
 
 
 def _send(target: Target, place: str, message: _Message) -> None:
-    if target.type == "email":
-        _send_mail(target, place, message)
+    if target.type == "apprise":
+        _send_by_apprise(target, place, message)
         return
     url = target.url or _read_address(target, place)
     headers = {"User-Agent": "gpu-rightsizer"}
@@ -144,31 +145,34 @@ def _send(target: Target, place: str, message: _Message) -> None:
         raise ConfigurationError(f"the receiver answered {answer.status_code}")
 
 
-def _send_mail(target: Target, place: str, message: _Message) -> None:
-    """Send a text by SMTP; nothing, not even the user's name, goes over a connection without TLS."""
-    mail = email.message.EmailMessage()
-    mail["Subject"], mail["From"], mail["To"] = (
-        message["subject"],
-        target.sender,
-        ", ".join(target.recipients),
-    )
-    mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(message["text"])
-    host, _, port = (target.server or "").rpartition(":")
-    context = ssl.create_default_context()
-    is_tls = int(port) == smtplib.SMTP_SSL_PORT
-    with (
-        smtplib.SMTP_SSL(host, int(port), timeout=_TIMEOUT_S, context=context)
-        if is_tls
-        else smtplib.SMTP(host, int(port), timeout=_TIMEOUT_S)
-    ) as server:
-        if not is_tls:
-            server.starttls(context=context)
-        if target.user and target.passwordFile:
-            password = read_secret(pathlib.Path(target.passwordFile), f"{place}.passwordFile")
-            server.login(target.user, password)
-        server.send_message(mail)
-    log.info("%s: sent an email", place)
+def _send_by_apprise(target: Target, place: str, message: _Message) -> None:
+    """Send a text by Apprise, of whose logs only the warnings are shown, without the parts of the address."""
+    flag = f"{place}.urlFile"
+    url = read_secret(pathlib.Path(target.urlFile or ""), flag)
+    if url.startswith("mailto:"):
+        raise ConfigurationError(f"{flag}: mailto sends user and text without TLS; write mailtos")
+    apprise = library("apprise", "messages", f"{place}.type")
+    logging.getLogger("apprise").propagate = False
+    asset = apprise.AppriseAsset(app_id=FIELD_MANAGER, http_redirects=False, image_url_mask=None)
+    with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as warnings:
+        service = apprise.Apprise.instantiate(url, asset=asset)
+        if service is None:
+            raise ConfigurationError(f"{flag}: Apprise knows no such URL; see https://appriseit.com/services")
+        service.socket_connect_timeout = service.socket_read_timeout = _TIMEOUT_S
+        sender = apprise.Apprise(service, asset=asset)
+        is_sent = sender.notify(**message, body_format=apprise.NotifyFormat.TEXT)
+        causes = warnings.getvalue()
+    if not is_sent:
+        raise ConfigurationError(f"Apprise did not deliver it: {_without(url, causes)}")
+    log.info("%s: sent a message by Apprise", place)
+
+
+def _without(url: str, text: str) -> str:
+    """One line of text without anything that a URL names."""
+    parts = {part for whole in (url, urllib.parse.unquote(url)) for part in re.split(r"[/:@?&=,]+", whole)}
+    for part in sorted((part for part in parts if len(part) >= _SHORTEST), key=len, reverse=True):
+        text = text.replace(part, "***")
+    return " ".join(text.split())
 
 
 def _read_address(target: Target, place: str) -> str:
@@ -185,17 +189,7 @@ def _cause(error: Exception) -> str:
     match error:
         case ConfigurationError():
             words = str(error)
-        case smtplib.SMTPNotSupportedError():
-            words = "the server does not offer STARTTLS, or no way to log in"
-        case smtplib.SMTPAuthenticationError():
-            words = "the server refused user or password"
-        case smtplib.SMTPRecipientsRefused():
-            words = f"the server refused {', '.join(error.recipients)}"
-        case smtplib.SMTPResponseException():
-            words = f"the server answered {error.smtp_code}"
-        case ssl.SSLCertVerificationError():
-            words = "the server's certificate is not trusted; SSL_CERT_FILE names another CA"
-        case requests.Timeout() | TimeoutError():
+        case requests.Timeout():
             words = f"the receiver did not answer within {_TIMEOUT_S:g} s"
         case _:
             words = f"the receiver could not be reached ({type(error).__name__})"

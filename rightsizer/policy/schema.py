@@ -97,39 +97,41 @@ def _answer_template(template: str) -> str:
     return template
 
 
-_Mailbox = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}$")]
+_BY_APPRISE = {
+    "email": "mailtos://USER:PASSWORD@HOST:587?from=SENDER&to=RECIPIENT,RECIPIENT",
+    "teams": "the workflow's address, or workflows://HOST/WORKFLOW/SIGNATURE",
+}
+"""Types of before, and the URL that the file has in their place."""
+
+
+def _type(kind: object) -> object:
+    if isinstance(kind, str) and (url := _BY_APPRISE.get(kind)):
+        message = (
+            f'"{kind}" is now sent by Apprise: write type: apprise, and urlFile with a file that holds {url}'
+        )
+        raise ValueError(message)
+    return kind
 
 
 class Target(Part):
     """One receiver of messages."""
 
     model_config = pydantic.ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [one]} for one in ("url", "urlFile", "server")]}
+        json_schema_extra={"oneOf": [{"required": [one]} for one in ("url", "urlFile")]}
     )
 
-    type: Literal["webhook", "slack", "teams", "email"] = pydantic.Field(
-        description="webhook: a JSON document of kind Notification; slack: a text for Slack and Mattermost; teams: a "
-        "card for a workflow of Microsoft Teams; email: a text by SMTP."
+    type: Annotated[Literal["webhook", "slack", "apprise"], pydantic.BeforeValidator(_type)] = pydantic.Field(
+        description="webhook: a JSON document of kind Notification; slack: a text for Slack and Mattermost; apprise: a "
+        "text for email, Microsoft Teams or another service of Apprise."
     )
     url: _Address | None = pydantic.Field(None, description="Address, if it is not secret.")
     urlFile: str | None = pydantic.Field(
-        None, min_length=1, description="File with the address, read for each message."
+        None,
+        min_length=1,
+        description="File with the address (apprise: a URL of https://appriseit.com/services), read for each message.",
     )
     tokenFile: str | None = pydantic.Field(
         None, min_length=1, description="File with a bearer token, read for each message."
-    )
-    server: str | None = pydantic.Field(
-        None,
-        pattern=r"^[A-Za-z0-9.-]+:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$",
-        description="email: SMTP server as HOST:PORT, with TLS from the start on port 465, else by STARTTLS.",
-    )
-    user: str | None = pydantic.Field(None, min_length=1, description="email: user of the server.")
-    passwordFile: str | None = pydantic.Field(
-        None, min_length=1, description="email: file with the user's password, read for each message."
-    )
-    sender: _Mailbox | None = pydantic.Field(None, description="email: address of the sender.")
-    recipients: tuple[_Mailbox, ...] = pydantic.Field(
-        (), strict=False, max_length=50, description="email: addresses of the recipients."
     )
     namespaces: Names | None = pydantic.Field(
         None,
@@ -156,20 +158,11 @@ class Target(Part):
 
     @pydantic.model_validator(mode="after")
     def _one_address(self) -> Self:
-        is_mail = self.type == "email"
-        if not is_mail and (self.url is None) == (self.urlFile is None):
+        if (self.url is None) == (self.urlFile is None):
             message = "write either url, or urlFile if the address is secret"
             raise ValueError(message)
-        mail = (self.server, self.user, self.passwordFile, self.sender, self.recipients or None)
-        if is_mail and (self.server is None or self.sender is None or not self.recipients):
-            message = "an email needs server, sender and recipients"
-            raise ValueError(message)
-        if (self.url or self.urlFile or self.tokenFile) if is_mail else any(mail):
-            message = "url, urlFile and tokenFile are for webhooks and chats; server, user, passwordFile, sender and "
-            message += "recipients for email"
-            raise ValueError(message)
-        if (self.user is None) != (self.passwordFile is None):
-            message = "write user and passwordFile, or neither"
+        if self.type == "apprise" and (self.url or self.tokenFile):
+            message = "a URL for Apprise holds secrets; write it into a file, and urlFile in place of url and tokenFile"
             raise ValueError(message)
         if self.answerURL is not None and self.type == "webhook":
             message = "answerURL is for chats; a webhook has namespace, kind and name of each item"

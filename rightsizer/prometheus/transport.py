@@ -8,7 +8,6 @@ no message contains a secret.
 import base64
 import collections
 import contextlib
-import importlib
 import logging
 import re
 import socket
@@ -22,7 +21,7 @@ from typing import Protocol
 import requests
 import urllib3
 
-from rightsizer.config import PrometheusSettings, Secret, read_secret
+from rightsizer.config import PrometheusSettings, Secret, library, read_secret
 from rightsizer.errors import (
     ClusterError,
     ConfigurationError,
@@ -340,15 +339,7 @@ class _SigV4Signer:
 
 
 def _botocore(module: str) -> types.ModuleType:
-    """A module of botocore, which only the extra aws installs."""
-    try:
-        return importlib.import_module(f"botocore.{module}")
-    except ModuleNotFoundError as error:
-        library = str(error.name).partition(".")[0]
-        raise ConfigurationError(
-            f"--prometheus-sigv4-region: the library {library} is missing; run: pip install "
-            "'gpu-rightsizer[aws]', or in a checkout: pip install '.[aws]'"
-        ) from error
+    return library(f"botocore.{module}", "aws", "--prometheus-sigv4-region")
 
 
 def _require_certificates(settings: PrometheusSettings) -> None:

@@ -2,7 +2,6 @@
 
 Names of workloads may hold anything: none of it is markup or a mention.
 https://docs.slack.dev/messaging/formatting-message-text/
-https://learn.microsoft.com/en-us/microsoftteams/platform/task-modules-and-cards/cards/cards-format
 """
 
 import collections
@@ -18,8 +17,6 @@ from rightsizer.text import count, per_hour_and_month, safe
 
 MOST = 20
 """Maximum number of items per message; chats cut longer ones."""
-_LONGEST = 1000
-"""Of a line in Teams, which refuses messages over 28 KB."""
 _WORDS = {
     "change": "changed",
     "rollback": "rolled back",
@@ -68,23 +65,15 @@ def _slack(lines: Sequence[str]) -> _Message:
     return {"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False}
 
 
-def _teams(lines: Sequence[str]) -> _Message:
-    """An Adaptive Card, as the flow "Post to a channel when a webhook request is received" takes it."""
-    blocks = [{"type": "TextBlock", "text": line[:_LONGEST], "wrap": True} for line in lines]
-    card = {"type": "AdaptiveCard", "version": "1.4", "msteams": {"width": "Full"}, "body": blocks}
-    kind = "application/vnd.microsoft.card.adaptive"
-    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
-
-
-def _email(lines: Sequence[str]) -> _Message:
-    return {"subject": lines[0], "text": "\n".join(lines) + "\n"}
+def _titled(lines: Sequence[str]) -> _Message:
+    return {"title": lines[0], "body": "\n".join(lines[1:])}
 
 
 CHATS: Mapping[str, Chat] = {
-    "email": Chat("{}", "{text}: {url}", "", {}, _email),
     "slack": Chat("*{}*", "<{url}|{text}>", "*_~`@", {"&": "&amp;", "<": "&lt;", ">": "&gt;"}, _slack),
-    "teams": Chat("**{}**", "[{text}]({url})", "*_~`@[]()<>#!|\\", {}, _teams),
+    "apprise": Chat("{}", "{text}: {url}", "*_~`@[]()<>#!|\\", {}, _titled),
 }
+"""Apprise sends the same text to each service, some of which take it for Markdown."""
 
 
 def changes_message(

@@ -224,7 +224,7 @@ BAD = {
     "told-by-file": _with("https://hooks.example.com/gpu", "file:///etc/passwd"),
     "told-with-a-password": _with("https://hooks.example.com", "https://me:secret@hooks.example.com"),
     "told-to-the-cloud": _with("https://hooks.example.com/gpu", "http://169.254.169.254/latest/meta-data"),
-    "told-by-mail": _with("type: webhook", "type: mail"),
+    "told-by-mail": _with("type: webhook", "type: email"),
     "told-of-nothing": _with("[notice, failure]", "[]"),
     "told-of-something-else": _with("[notice, failure]", "[notice, undo]"),
     "told-of-all-namespaces": _with("namespaces: [vision-*], occ", 'namespaces: ["*"], occ'),

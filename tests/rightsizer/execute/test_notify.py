@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import logging
 import pathlib
 from typing import Any
 
@@ -78,26 +79,57 @@ def test_slack_notice_links_to_where_its_owner_answers(receiver: Receiver) -> No
     assert "Answer" not in changed
 
 
-def test_teams_message_is_a_card_without_markup_of_others(receiver: Receiver) -> None:
-    """A block for each line, so that none of them ends a line or a list; links are ours alone."""
+def _apprise(tmp_path: pathlib.Path, url: str, **fields: Any) -> Target:
+    (tmp_path / "url").write_text(f"{url}\n")
+    return Target(type="apprise", urlFile=str(tmp_path / "url"), **fields)
+
+
+def test_apprise_message_has_no_markup_of_others(receiver: Receiver, tmp_path: pathlib.Path) -> None:
+    """A title and a line for each outcome, none of which ends a line, mentions or links; the answer's link is ours."""
     hostile = _outcome("[x](https://evil.example) <at>all</at>\n# y", action="notice")
-    target = Target(type="teams", url=receiver.url, answerURL="https://portal.example.com/?a=1&of={name}")
+    target = _apprise(
+        tmp_path,
+        receiver.url.replace("http:", "json:") + "/hook",
+        answerURL="https://portal.example.com/?a=1&of={name}",
+    )
     assert notify([target], "prod-eu", "run-1", [hostile, *EVERY]) == []
-    message = receiver.got[0][2]
-    (attachment,) = message["attachments"]
-    assert (message["type"], attachment["contentType"]) == (
-        "message",
-        "application/vnd.microsoft.card.adaptive",
+    ((path, _, body),) = receiver.got
+    assert (path, body["title"]) == ("/hook", "gpu-rightsizer on prod-eu, run run-1")
+    lines = body["message"].splitlines()
+    assert "](" not in lines[0]
+    assert "<at>" not in lines[0]
+    assert lines[0].endswith(
+        " Answer: https://portal.example.com/?a=1&of=%5Bx%5D%28https%3A%2F%2Fevil.example%29%20%3Cat%3Eall%3C%2Fat%3E%0A%23%20y"
     )
-    lines = [block["text"] for block in attachment["content"]["body"]]
-    assert lines[0] == "**gpu-rightsizer** on prod-eu, run run-1"
-    assert lines[1].count("](https://") == 1
-    assert lines[1].endswith(
-        " [Answer](https://portal.example.com/?a=1&of=%5Bx%5D%28https%3A%2F%2Fevil.example%29%20%3Cat%3Eall%3C%2Fat%3E%0A%23%20y)"
-    )
-    assert "<at>" not in lines[1]
-    assert "changed: suspend (8 GPUs)" in lines[3]
+    assert "changed: suspend (8 GPUs)" in lines[2]
     assert lines[-1] == "Undo: `gpu-rightsizer undo --run run-1`"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("json://{host}/s3cr3t", "Apprise did not deliver it: Failed to send JSON POST notification"),
+        ("json://127.0.0.1:9/s3cr3t", "Apprise did not deliver it: A Connection error occurred"),
+        ("nonsense://s3cr3t", "notifications[0].urlFile: Apprise knows no such URL"),
+        (
+            "mailto://x:s3cr3t@mail.example.com",
+            "notifications[0].urlFile: mailto sends user and text without TLS",
+        ),
+    ],
+)
+def test_apprise_failure_is_told_without_secrets_and_stops_no_other(
+    receiver: Receiver, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, url: str, words: str
+) -> None:
+    """No problem or log has a part of the address; a redirect is a failure; the next target gets its message."""
+    caplog.set_level("DEBUG")
+    receiver.code = 307
+    broken = _apprise(tmp_path, url.format(host=receiver.url.removeprefix("http://")))
+    problems = notify([broken, Target(type="slack", url=receiver.url)], "prod-eu", "r", [_outcome()])
+    assert problems[0].startswith(f"notifications[0]: {words}")
+    assert problems[1] == "notifications[1]: the receiver answered 307"
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("rightsizer")]
+    assert "s3cr3t" not in " ".join(problems + told)
+    assert not logging.getLogger("apprise").propagate
 
 
 def test_message_goes_through_the_proxy_of_the_environment(
@@ -266,9 +298,11 @@ def test_notify_redirect_is_reported_and_not_followed(receiver: Receiver, code: 
         {"url": "https://a.example.com", "occasions": ("undo",)},
         {"url": "https://a.example.com", "occasions": ()},
         {"url": "https://a.example.com", "namespaces": ("*",)},
+        {"url": "https://a.example.com", "type": "apprise"},
+        {"urlFile": "/x", "tokenFile": "/y", "type": "apprise"},
     ],
 )
 def test_notify_config_invalid_address_is_refused(fields: dict[str, Any]) -> None:
     """They are refused with the file, not when the first message is due."""
     with pytest.raises(pydantic.ValidationError):
-        Target(type="webhook", **fields)
+        Target.model_validate({"type": "webhook", **fields})
