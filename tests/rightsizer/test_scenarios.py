@@ -18,7 +18,7 @@ import yaml
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.world import World, gpus_of
+from tests.rightsizer.world import World, created, gpus_of
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
 QUICK = {
@@ -102,12 +102,9 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
     for name, node in given.get("nodes", {}).items():
         annotations = node.get("annotations")
         world.node(name, resources=node.get("resources"), annotations=annotations, **node.get("labels", {}))
-    for obj in given.get("objects", []):
-        if of := obj["metadata"].setdefault("namespace", namespace):  # empty: of the cluster
-            world.namespace(of)
-        made = world.api.create(obj)
-        if "status" in obj:
-            world.api.update({**made, "status": obj["status"]}, subresource="status")
+    objects = given.get("objects", [])
+    for obj in (obj for obj in objects if "ownerReferences" not in obj["metadata"]):
+        _make(world, obj, namespace)
     world.labels = given.get("series", {})
     for name, looks in given.get("gone", {}).items():
         world.record({"metadata": {"namespace": namespace, "name": name}}, looks, 1)
@@ -117,6 +114,20 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
         world.record(free, board["usage"], 1, names)
     for name, workload in given["workloads"].items():
         world.add(workload["kind"], workload.get("namespace", namespace), name, workload)
+    for obj in objects:
+        for owner in obj["metadata"].get("ownerReferences", []):
+            found = created(world.api, owner["kind"], namespace, owner["name"])
+            owner |= {"uid": found["metadata"]["uid"], "controller": True}
+            _make(world, obj, namespace)
+
+
+def _make(world: World, obj: dict[str, Any], namespace: str) -> None:
+    """Make an object with its status."""
+    if of := obj["metadata"].setdefault("namespace", namespace):  # empty: of the cluster
+        world.namespace(of)
+    made = world.api.create(obj)
+    if "status" in obj:
+        world.api.update({**made, "status": obj["status"]}, subresource="status")
 
 
 class _Step:
