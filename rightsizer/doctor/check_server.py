@@ -27,10 +27,8 @@ def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
     policy = ADVISE_ONLY if isinstance(loaded, Failure) else loaded.policy
     fleet: Fleet = NO_FLEET if isinstance(facts.fleet, Failure) else facts.fleet
     book = PolicyEvaluator(policy, fleet, at=facts.at, own=facts.own)
-    criteria = list(book.all_criteria())
-    windows = {window for one in criteria for window in one.windows}
-    histories = (one.idle.history for one in criteria if one.idle.idleFactor)
-    return sorted(windows), max(histories, default=datetime.timedelta())
+    histories = (one.idle.history for one in book.all_criteria() if one.idle.idleFactor)
+    return sorted(book.windows()), max(histories, default=datetime.timedelta())
 
 
 def product(build: Mapping[str, Any] | Failure) -> str:

@@ -39,22 +39,6 @@ class Criteria(Sections):
         return self.wide_windows | {self.stuck.window}
 
 
-def criteria_for(
-    rule: Rule, workload: Workload, policy: Policy, changes: Mapping[str, object] | None = None
-) -> Criteria:
-    """What a rule judges this workload by; `changes` are fields of idle that it gives instead of the defaults'."""
-    kind = kind_defaults(workload, policy)
-    idle = rule.idle or (kind and kind.idle) or policy.defaults.idle
-    return _criteria(rule, policy, idle.model_copy(update=changes))
-
-
-def all_criteria(rule: Rule, policy: Policy, changes: Mapping[str, object]) -> Iterator[Criteria]:
-    """Everything that a rule could judge some workload by."""
-    kinds = [policy.defaults.idle, *(kind.idle for kind in policy.defaults.kinds if kind.idle)]
-    for idle in [rule.idle] if rule.idle else kinds:
-        yield _criteria(rule, policy, idle.model_copy(update=changes))
-
-
 def kind_defaults(workload: Workload, policy: Policy) -> KindDefaults | None:
     """The row of the defaults that is about the workload's kind; None where none is."""
     rows = (row for row in policy.defaults.kinds if is_kind(workload.ref, row.kinds))
@@ -73,11 +57,6 @@ def _is_for(row: KindDefaults, workload: Workload) -> bool:
 def _has_only(workload: Workload, classes: tuple[str, ...]) -> bool:
     """Whether all pods are of these PriorityClasses; of no pods that is not known."""
     return bool(workload.pods) and all(is_any(pod.priority_class, classes) for pod in workload.pods)
-
-
-def _criteria(rule: Rule, policy: Policy, idle: Thresholds) -> Criteria:
-    parts = {name: getattr(rule, name) or getattr(policy.defaults, name) for name in Sections.model_fields}
-    return Criteria.model_construct(**{**parts, "idle": idle, "sharing": policy.sharing})
 
 
 NO_RULE = "(no rule)"
@@ -234,7 +213,7 @@ class PolicyEvaluator:
             rules=rules,
             mode=strictest([mode, *reduced]),
             actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
-            judged_by=tuple(self._criteria_for(ordered, workload, row) for ordered in ordered_rules),
+            judged_by=tuple(self._criteria_for(ordered, row) for ordered in ordered_rules),
             restrictions=(
                 *built_in,
                 *by_rule,
@@ -266,8 +245,11 @@ class PolicyEvaluator:
 
     def all_criteria(self) -> Iterator[Criteria]:
         """All criteria that may apply to some workload."""
+        defaults = self.policy.defaults
+        by_kind = [defaults.idle, *(row.idle for row in defaults.kinds if row.idle)]
         for ordered in (*self._ordered_rules, self._advice, *map(self._of_class, self.class_rules)):
-            yield from all_criteria(ordered.rule, self.policy, ordered.changes)
+            for idle in [ordered.rule.idle] if ordered.rule.idle else by_kind:
+                yield self._with(ordered, idle)
 
     def windows(self) -> frozenset[datetime.timedelta]:
         """Every window for which usage is queried."""
@@ -332,11 +314,19 @@ class PolicyEvaluator:
         mode = strictest([ordered.rule.mode for ordered in found.values()])
         return [found[key] for key in sorted(found) if found[key].rule.mode is mode]
 
-    def _criteria_for(self, ordered: OrderedRule, workload: Workload, row: KindDefaults | None) -> Criteria:
+    def _criteria_for(self, ordered: OrderedRule, row: KindDefaults | None) -> Criteria:
         key = (*ordered.key, id(row))
         if key not in self._criteria:
-            self._criteria[key] = criteria_for(ordered.rule, workload, self.policy, ordered.changes)
+            idle = ordered.rule.idle or (row and row.idle) or self.policy.defaults.idle
+            self._criteria[key] = self._with(ordered, idle)
         return self._criteria[key]
+
+    def _with(self, ordered: OrderedRule, idle: Thresholds) -> Criteria:
+        """The rule's own sections of thresholds, and the defaults for the others."""
+        rule, defaults = ordered.rule, self.policy.defaults
+        parts = {name: getattr(rule, name) or getattr(defaults, name) for name in Sections.model_fields}
+        parts |= {"idle": idle.model_copy(update=ordered.changes), "sharing": self.policy.sharing}
+        return Criteria.model_construct(**parts)
 
     def _kind_defaults(self, workload: Workload) -> KindDefaults | None:
         notebook = self._asks_notebooks and is_notebook(workload)
