@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := exporter rightsizer rightsizer_extender simulator tests benchmarks scripts dashboards hatch_build.py
+SOURCES := exporter rightsizer rightsizer_extender rightsizer_history simulator tests benchmarks scripts dashboards hatch_build.py
 
 # Tests and the demo start hundreds of programs: half of the time of each would go into compiling what was compiled before.
 export PYTHONDONTWRITEBYTECODE :=

@@ -18,7 +18,7 @@ from typing import Any
 import rightsizer.cli.plan_command
 import rightsizer.planning.measure
 import rightsizer.planning.plan
-from rightsizer import cli
+from rightsizer.__main__ import main as gpu_rightsizer
 from rightsizer.cli import plan_session
 from rightsizer.kube.cluster import Cluster
 from rightsizer.prometheus.transport import HttpTransport
@@ -147,7 +147,7 @@ def main() -> int:
         meter.stage(owner, attribute, name)
     meter.asked(HttpTransport, "send", "queries", lambda answer: len(answer[1]))
     meter.asked(Cluster, "_send", "calls", len)
-    code = cli.main(arguments)
+    code = gpu_rightsizer(arguments)
     meter.switch(meter.rest)
     Path(figures).write_text(json.dumps([dataclasses.asdict(one) for one in (*meter.stages, meter.rest)]))
     return code

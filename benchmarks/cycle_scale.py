@@ -20,6 +20,7 @@ from benchmarks._builds import builds, show, warm_cycles
 from benchmarks._node import Process
 from benchmarks.plan_scale import asking, serving
 from rightsizer import cli
+from rightsizer.__main__ import parser
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
 from rightsizer.evidence.slot_table import KeptTables
@@ -57,7 +58,7 @@ def cycles(url: str, kubeconfig: Path, server: int, number: int, *, watches: boo
     """Consecutive cycles."""
     cli.prepare()
     own, prometheus = Process(os.getpid(), ""), Process(server, url)
-    arguments = cli.parser().parse_args(["run", *asking(url, kubeconfig)])
+    arguments = parser().parse_args(["run", *asking(url, kubeconfig)])
 
     def connect() -> Cluster:
         return _Counted(cluster_settings(arguments))

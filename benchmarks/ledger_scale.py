@@ -31,7 +31,7 @@ _PRICE = 2.5
 _RUNS = 3
 _REPORT = (
     "import resource, sys\n"
-    "from rightsizer.cli import main\n"
+    "from rightsizer.__main__ import main\n"
     "code = main(sys.argv[1:])\n"
     "used = resource.getrusage(resource.RUSAGE_SELF)\n"
     "sys.stderr.write(f'{used.ru_maxrss // 1024} {used.ru_utime + used.ru_stime}')\n"

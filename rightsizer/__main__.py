@@ -1,13 +1,19 @@
-"""The entry of `gpu-rightsizer` and `python -m rightsizer`; says what to install if a library is missing."""
+"""The entry of `gpu-rightsizer` and `python -m rightsizer`: commands of all packages; names a library that is missing.
 
-import importlib
+Only this module knows the packages above the core.
+"""
+
+import argparse
 import sys
+from collections.abc import Sequence
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; its exit code."""
     try:
-        code: int = importlib.import_module("rightsizer.cli").main()
+        from rightsizer import cli  # noqa: PLC0415 - its libraries may be missing
+
+        return cli.main(parser(), argv)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if not library or library.startswith("rightsizer"):
@@ -17,7 +23,16 @@ def main() -> int:
             "pip install .\n"
         )
         return 1
-    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and flags."""
+    import rightsizer_extender as extender  # noqa: PLC0415 - as above
+    from rightsizer import cli  # noqa: PLC0415 - as above
+    from rightsizer_history import cli as history  # noqa: PLC0415 - as above
+
+    others = {cli.__name__: history.COMMANDS, extender.__name__: extender.COMMANDS}
+    return cli.parser(history.KeptLedger(), others)
 
 
 if __name__ == "__main__":

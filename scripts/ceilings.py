@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path("scripts/ceilings.toml")

@@ -33,6 +33,7 @@ _AT_ONCE = 20
 TREES = (
     "rightsizer",
     "rightsizer_extender",
+    "rightsizer_history",
     "exporter",
     "simulator",
     "tests",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from scripts.prose import found_retired
 
 ROOT = Path(__file__).parents[1]

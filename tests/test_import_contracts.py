@@ -21,15 +21,18 @@ FORBIDDEN_IMPORTS = {
     "rightsizer_extender-layers": [
         ("rightsizer_extender.preemption", "rightsizer_extender.preemption_state")
     ],
+    "rightsizer_history-layers": [("rightsizer_history.ledger", "rightsizer_history.cli")],
     "exporter-layers": [("exporter.model", "exporter.nvml"), ("exporter.nvml", "exporter.http")],
     "programs": [
         ("exporter.model", "rightsizer.model"),
         ("rightsizer.cli", "simulator"),
         ("rightsizer.planning.plan", "rightsizer_extender.preemption"),
+        ("rightsizer.cli.cycle", "rightsizer_history.cli"),
     ],
     "parts": [
         ("rightsizer_extender.preemption", "exporter.model"),
         ("rightsizer_extender.preemption", "simulator"),
+        ("rightsizer_history.cli", "rightsizer_extender"),
     ],
     "nvml": [("exporter.cli", "pynvml")],
     "wires": [("rightsizer.kube.lease", "kubernetes"), ("rightsizer.kube.cluster", "requests")],

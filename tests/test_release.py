@@ -115,7 +115,8 @@ def test_packages_hold_what_pypi_and_packagers_need(dist: Path) -> None:
     with zipfile.ZipFile(dist / f"gpu_rightsizer-{VERSION}-py3-none-any.whl") as wheel:
         tops = {name.partition("/")[0] for name in wheel.namelist()}
         found = _metadata(wheel.read(f"gpu_rightsizer-{VERSION}.dist-info/METADATA").decode())
-    assert tops == {"exporter", "rightsizer", "rightsizer_extender", f"gpu_rightsizer-{VERSION}.dist-info"}
+    programs = {"exporter", "rightsizer", "rightsizer_extender", "rightsizer_history"}
+    assert tops == {*programs, f"gpu_rightsizer-{VERSION}.dist-info"}
     assert f"Repository, {URL}" in found.get_all("Project-URL", [])
     assert (found["Version"], found["Description-Content-Type"]) == (VERSION, "text/markdown")
     readme = str(found.get_payload())

@@ -14,18 +14,16 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rightsizer.cli.flags import add_all
+from rightsizer.cli.flags import Command, add_all
+from rightsizer.cli.ledger_parts import LedgerParts
 from rightsizer.cli.messages import complain, log_to_stderr, see_help, see_roles
 from rightsizer.cli.options import Parser, check_variables
 from rightsizer.errors import RequestRefused, RightsizerError, UsageError
 
 INTERRUPTED = 130
 """What shells report for a program that ended by SIGINT."""
-
-_PACKAGES = {"extend": "rightsizer_extender"}
-"""Of commands that build on the core, which imports none of them."""
 
 _COLLECTING = (1_000_000, 10, 100)
 """Thresholds of the garbage collector: a plan's objects live until it ends, and scanning them repeatedly takes a third
@@ -63,10 +61,9 @@ def prepare() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(root: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     """Run one command; returns the exit code. Only --log-level debug shows a traceback."""
     prepare()
-    root = parser()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # noqa: PLC0415 - only when a shell asks for completions
 
@@ -75,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     try:
         check_variables(os.environ)
-        package = _PACKAGES.get(arguments.command, "rightsizer.cli")
-        code: int = importlib.import_module(f"{package}.{arguments.command}_command").run(arguments)
+        code: int = importlib.import_module(f"{arguments.package}.{arguments.command}_command").run(arguments)
         sys.stdout.flush()
     except RightsizerError as error:
         complain(str(error))
@@ -106,8 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands and flags."""
+def parser(ledger: LedgerParts, others: Mapping[str, Sequence[Command]]) -> argparse.ArgumentParser:
+    """All commands and flags, with those of other packages; a command's module is below its package."""
     root = Parser(
         prog="gpu-rightsizer",
         description="Reclaims unused GPUs in Kubernetes under a policy that you control.",
@@ -116,5 +112,6 @@ def parser() -> argparse.ArgumentParser:
     version = importlib.metadata.version("gpu-rightsizer")
     root.add_argument("--version", action="version", version=f"gpu-rightsizer {version}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add_all(commands)
+    root.set_defaults(ledger_parts=ledger)
+    add_all(commands, others)
     return root

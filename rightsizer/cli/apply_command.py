@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.cycle import ActingCycle, found_open, lease_of, require_state, run_context_of
 from rightsizer.cli.filters import chosen_of, selection_of
-from rightsizer.cli.ledger_recorder import recorder_of
+from rightsizer.cli.ledger_parts import ledger_parts
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     session = PlanSession(arguments)
     _name_other_cluster(arguments.plan, saved, session.cluster.name)
-    recorder = recorder_of(arguments, session.cluster.name)
+    recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
     person = _Person(arguments, session, reporter, saved, verify_s)

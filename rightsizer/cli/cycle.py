@@ -14,7 +14,7 @@ from typing import Protocol
 
 from rightsizer.changes.memory import MemoryStore
 from rightsizer.cli.connection import cluster_settings
-from rightsizer.cli.ledger_recorder import LedgerRecorder
+from rightsizer.cli.ledger_parts import CycleRecorder
 from rightsizer.cli.messages import complain, progress
 from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
@@ -91,7 +91,7 @@ class ActingCycle:
     session: PlanSession
     context: RunContext
     people: People
-    recorder: LedgerRecorder | None = None
+    recorder: CycleRecorder | None = None
     accept_growth: bool = False
     sizes_ended: bool = False
 

@@ -2,16 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rightsizer.cli.options import (
     CLUSTER,
     CLUSTER_NAME,
-    EXTENDER,
-    GPU_RESOURCES,
     INSTANCE,
-    KUBECONFIG,
     LEDGER,
     POLICY,
     POLICY_FILE,
@@ -20,15 +17,11 @@ from rightsizer.cli.options import (
     SCHEDULE,
     STATE,
     STATE_FILE,
-    Option,
     add_choice,
     add_common,
     add_options,
-    add_repeatable,
-    file_name,
 )
-from rightsizer.ledger import BY
-from rightsizer.report import BACKTEST_FORMS, FORMS, LEDGER_FORMS
+from rightsizer.report import FORMS
 
 CHANGES_PROPOSED = 10
 """Exit code of plan --detailed-exitcode; 2 would be taken for a usage error."""
@@ -115,44 +108,6 @@ invalid. SIGTERM stops it after the current change.
 _RUN_EPILOG = """\
 example:
   gpu-rightsizer run --policy policy.yaml --yes --schedule '*/15 * * * *'
-"""
-
-_EXTEND = """\
-Answers kube-scheduler as a scheduler extender: of the pods that a pending pod
-of higher priority may preempt, it names those that hold GPUs without using
-them, if a rule with mode: enforce would stop their workloads. Plans on a
-schedule. Creates Events, and changes nothing itself.
-"""
-
-_EXTEND_EPILOG = """\
-example:
-  gpu-rightsizer extend --policy policy.yaml --every 5m \\
-    --tls-cert-file tls.crt --tls-key-file tls.key --client-ca-file ca.crt
-"""
-
-_BACKTEST = """\
-Replays policies over the history in Prometheus: GPU-hours that they would have
-freed, and the workloads that would have worked again. Compares them with simple
-rules, and with the best result that was possible. Learns from the first third
-of the history, and replays the rest. Only reads, except that --publish writes
-one ConfigMap.
-"""
-
-_BACKTEST_EPILOG = """\
-examples:
-  gpu-rightsizer backtest --policy policy.yaml --enforce --from 30d
-  gpu-rightsizer backtest --policy policy.yaml --notify --save report.html
-"""
-
-_TUNE = """\
-Finds waiting times, notices and headroom that cost least with the history in
-Prometheus: idle GPU-hours against mistakes. Learns from the first half, shows
-what it would free in the second, and prints a policy file. Only reads.
-"""
-
-_TUNE_EPILOG = """\
-example:
-  gpu-rightsizer tune --policy policy.yaml --price-of-a-mistake 24 > tuned.yaml
 """
 
 _POLICY = """\
@@ -254,21 +209,6 @@ examples:
   gpu-rightsizer history --since 1d --notify --policy policy.yaml
 """
 
-_REPORT = """\
-Sums up what plans and changes left in the ledger: GPU-hours held, used, unused
-and unknown, their cost, what was reclaimed and what was returned.
-Reads only files, of one or many clusters.
-"""
-
-_REPORT_EPILOG = """\
-The ledger has what run, plan and apply record with --ledger. UTC days are
-whole. csv: the columns of FOCUS, a row for each workload and day.
-
-examples:
-  gpu-rightsizer report --ledger s3://gpus/ledger --since 30d --by team
-  gpu-rightsizer report --ledger ledger -o html > report.html
-"""
-
 _PAUSE = """\
 Makes no more changes in the cluster or in one namespace, until resume or for
 the duration of --for. Plans are still made and show the pause. Changes that
@@ -321,7 +261,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
     add_options(parser, "", (*POLICY, *PRICES, *CLUSTER_NAME, *LEDGER))
     _add_filters(parser, "shown", verdicts=True)
-    _add_sources(parser)
+    add_sources(parser)
     add_common(parser, FORMS, default=None)
 
 
@@ -343,7 +283,8 @@ def _add_filters(parser: argparse.ArgumentParser, what: str, *, verdicts: bool =
     add("--owner", metavar="[KIND/]NAME", words="controller, CronJob or manager")
 
 
-def _add_sources(parser: argparse.ArgumentParser) -> None:
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of Prometheus and the cluster."""
     add_options(parser, "metrics", PROMETHEUS)
     add_options(parser, "cluster", (*CLUSTER, *STATE, *INSTANCE))
 
@@ -357,7 +298,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accept-growth", action="store_true", help=words)
     add_options(parser, "", (*POLICY, *PRICES, *CLUSTER_NAME, *LEDGER))
     _add_filters(parser, "changed")
-    _add_sources(parser)
+    add_sources(parser)
     add_common(parser)
 
 
@@ -379,59 +320,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify-state", action="store_true", help=words)
     add_options(parser, "", (*POLICY, *PRICES, *STATE_FILE, *CLUSTER_NAME, *LEDGER))
     add_options(parser, "schedule", SCHEDULE)
-    _add_sources(parser)
+    add_sources(parser)
     add_common(parser, forms=())
-
-
-def _extend(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "questions", EXTENDER)
-    add_options(parser, "", (*POLICY, *PRICES))
-    add_options(parser, "schedule", SCHEDULE)
-    _add_sources(parser)
-    add_common(parser, forms=())
-
-
-def _backtest(parser: argparse.ArgumentParser) -> None:
-    add_repeatable(parser, POLICY_FILE[0], "policies", "policy file")
-    parser.add_argument("--enforce", action="store_true", help="as if rules with mode: advise enforced")
-    words = "also write the report, in the form of its ending"
-    parser.add_argument("--save", metavar="FILE", type=file_name, help=words)
-    words = "send the sums to notifications of the first policy"
-    parser.add_argument("--notify", action="store_true", help=words)
-    add_options(parser, "", CLUSTER_NAME)
-    words = "keep the sums for the metrics of run"
-    parser.add_argument("--publish", action="store_true", help=words)
-    _add_history(parser)
-    add_options(parser, "cluster, which tells exporters from other targets", (*KUBECONFIG, *STATE))
-    add_common(parser, BACKTEST_FORMS)
-
-
-def _tune(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "", (Option("--policy", "FILE", "policy file to tune; default: the built-in one"),))
-    words = "what stopping a workload that works again costs"
-    parser.add_argument("--price-of-a-mistake", metavar="GPU-HOURS", required=True, help=words)
-    _add_history(parser)
-    add_options(parser, "cluster, which tells exporters from other targets", KUBECONFIG)
-    add_common(parser, forms=())
-
-
-def _add_history(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from", metavar="DURATION", default="30d", dest="since", help="history to read [30d]"
-    )
-    parser.add_argument("--at", metavar="TIME", help="end of the history (RFC 3339 or 2h) [now]")
-    parser.add_argument("--every", metavar="DURATION", default="1h", help="time between cycles [1h]")
-    parser.add_argument("--step", metavar="DURATION", default="10m", help="resolution, 5m to 1h [10m]")
-    words = "keep what is read as Parquet files, a day each, and read only days that are missing"
-    parser.add_argument(
-        "--history", metavar="DIR", help=f"{words}: a directory, or a bucket as s3://NAME/DIR"
-    )
-    words = "read only this part of the GPUs into --history; part 0 of N waits for the others and reports"
-    parser.add_argument("--part", metavar="I/N", help=words)
-    words = "time that a return costs, on each of its GPUs [15m]"
-    parser.add_argument("--restart-cost", metavar="DURATION", default="15m", help=words)
-    add_options(parser, "", (*PRICES, *GPU_RESOURCES))
-    add_options(parser, "metrics", PROMETHEUS)
 
 
 def _undo(parser: argparse.ArgumentParser) -> None:
@@ -469,17 +359,6 @@ def _history(parser: argparse.ArgumentParser) -> None:
 def _add_cluster_and_output(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "cluster", (*CLUSTER, *STATE))
     add_common(parser)
-
-
-def _report(parser: argparse.ArgumentParser) -> None:
-    add_repeatable(parser, LEDGER[0], "ledgers", "directory or bucket of recorded cycles")
-    parser.add_argument("--since", metavar="TIME", default="30d", help="begin (RFC 3339 or 7d) [30d]")
-    parser.add_argument("--until", metavar="TIME", help="end (RFC 3339 or 1d) [now]")
-    words = f"{', '.join(BY)} [namespace]"
-    add_choice(parser, "--by", values=BY, metavar="WHAT", default="namespace", help=words)
-    words = "only this cluster; repeatable"
-    parser.add_argument("--cluster", metavar="NAME", action="append", default=[], dest="clusters", help=words)
-    add_common(parser, LEDGER_FORMS)
 
 
 def _pause(parser: argparse.ArgumentParser) -> None:
@@ -524,7 +403,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _mcp(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "", (*POLICY, *PRICES))
-    _add_sources(parser)
+    add_sources(parser)
     add_common(parser, forms=())
 
 
@@ -595,17 +474,17 @@ class _PrintCompletion(argparse.Action):
         parser.exit()
 
 
-_Command = tuple[str, str, str, str, Callable[[argparse.ArgumentParser], None]]
+Command = tuple[str, str, str, str, Callable[[argparse.ArgumentParser], None]]
 """Name, one line about it, description, epilog, and the function that adds its flags."""
 
-_POLICY_COMMANDS: tuple[_Command, ...] = (
+_POLICY_COMMANDS: tuple[Command, ...] = (
     ("check", "report all problems of a policy file", _CHECK, _CHECK_EPILOG, _check),
     ("explain", "explain the decision about a workload", _EXPLAIN, _EXPLAIN_EPILOG, _explain),
     ("init", "write a policy to start with", _INIT, _INIT_EPILOG, _init),
     ("rbac", "print the RBAC roles that the policy's actions need", _RBAC, _RBAC_EPILOG, _rbac),
     ("admission", "print admission guardrails", _ADMISSION, _ADMISSION_EPILOG, _admission),
 )
-_COMMANDS: tuple[_Command, ...] = (
+_COMMANDS: tuple[Command, ...] = (
     ("plan", "show what GPU workloads use and what should change", _PLAN, _PLAN_EPILOG, _plan),
     ("doctor", "check connectivity, permissions and metrics", _DOCTOR, _DOCTOR_EPILOG, _doctor),
     ("apply", "show the plan, ask, and make its changes", _APPLY, _APPLY_EPILOG, _apply),
@@ -616,21 +495,19 @@ _COMMANDS: tuple[_Command, ...] = (
     ("pause", "make no more changes until resume, except scale-ups", _PAUSE, _PAUSE_EPILOG, _pause),
     ("resume", "end a pause of all changes", _RESUME, _RESUME_EPILOG, _resume),
     ("breaker", "show or reset the stop after errors", _BREAKER, _BREAKER_EPILOG, _breaker),
-    ("backtest", "show what policies would have done", _BACKTEST, _BACKTEST_EPILOG, _backtest),
-    ("tune", "find the waiting times that cost least", _TUNE, _TUNE_EPILOG, _tune),
-    ("report", "sum up GPU-hours and money over time", _REPORT, _REPORT_EPILOG, _report),
-    ("extend", "name idle pods to kube-scheduler's preemption", _EXTEND, _EXTEND_EPILOG, _extend),
     ("mcp", "answer questions of AI assistants; only reads", _MCP, _MCP_EPILOG, _mcp),
     ("completion", "print completions for bash, zsh or fish", _COMPLETION, _COMPLETION_EPILOG, _completion),
 )
 
 
-def add_all(commands: Any) -> None:  # noqa: ANN401 - argparse does not name the type
-    """Add every command."""
-    _add_commands(commands, _COMMANDS)
+def add_all(commands: Any, others: Mapping[str, Sequence[Command]]) -> None:  # noqa: ANN401 - argparse does not name the type
+    """Add every command; those of other packages, by the package with their modules, come last."""
+    for package, rows in [("rightsizer.cli", _COMMANDS), *others.items()]:
+        for parser in _add_commands(commands, rows):
+            parser.set_defaults(package=package)
 
 
-def _add_commands(commands: Any, rows: Iterable[_Command]) -> list[argparse.ArgumentParser]:  # noqa: ANN401 - as above
+def _add_commands(commands: Any, rows: Iterable[Command]) -> list[argparse.ArgumentParser]:  # noqa: ANN401 - as above
     parsers = []
     for name, words, description, epilog, add in rows:
         parser = commands.add_parser(name, help=words, description=description, epilog=epilog)

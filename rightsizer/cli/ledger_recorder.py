@@ -44,15 +44,13 @@ class LedgerRecorder:
             log.warning("the changes of run %s are not in the ledger: %s", plan.run, error)
 
 
-def recorder_of(arguments: argparse.Namespace, cluster: ClusterName) -> LedgerRecorder | None:
-    """What --ledger asks for; None without it.
+def recorder_of(arguments: argparse.Namespace, cluster: ClusterName) -> LedgerRecorder:
+    """The recorder that --ledger asks for.
 
     Raises:
         UsageError: The cluster has no name that could be a folder's.
         ConfigurationError: The ledger cannot be reached, or a library is missing.
     """
-    if not arguments.ledger:
-        return None
     name = arguments.cluster_name or cluster.context
     if not is_cluster_name(name):
         about = f'"{name[:80]}" cannot name a folder' if name else "a pod does not know its cluster's name"

@@ -9,7 +9,7 @@ from rightsizer import report
 from rightsizer.cli.connection import instant_of
 from rightsizer.cli.filters import chosen_of, selection_of
 from rightsizer.cli.flags import CHANGES_PROPOSED
-from rightsizer.cli.ledger_recorder import recorder_of
+from rightsizer.cli.ledger_parts import ledger_parts
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--ledger records the cluster as it is now, but this plan cannot be applied: {look.why}"
         )
     session = PlanSession(arguments, look)
-    recorder = recorder_of(arguments, session.cluster.name) if arguments.ledger else None
+    recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name)
     with progress():
         whole = session.observe()
         plan = chosen_of(whole, selection)

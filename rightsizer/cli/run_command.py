@@ -21,12 +21,11 @@ from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import ActingCycle, lease_of, run_context_of
 from rightsizer.cli.http_endpoint import serving
-from rightsizer.cli.ledger_recorder import LedgerRecorder, recorder_of
+from rightsizer.cli.ledger_parts import CycleRecorder, ledger_parts
 from rightsizer.cli.messages import log_work
 from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.cli.plan_session import KeptState, PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
-from rightsizer.cli.served_report import ServedReport
 from rightsizer.config import InvalidDurationError, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, RightsizerError, UsageError
 from rightsizer.evidence.slot_table import KeptTables
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     log_work(sys.stdout, as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
     session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle
-    recorder = recorder_of(arguments, session.cluster.name)
+    recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name)
     session.close()
     metrics = Metrics(acts=arguments.yes)
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
@@ -108,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
             metrics.registry,
             alive=lambda: cycles.hung,
             ready=lambda: cycles.wrong,
-            report=ServedReport(arguments.ledger).answer,
+            report=ledger_parts(arguments).page(arguments.ledger),
         )
         port = stack.enter_context(served)
         mode = "changes are made" if lease else "only planning: --yes lets it act"
@@ -185,7 +184,7 @@ class _Cycles:
         metrics: Metrics,
         lease: Lease | None,
         ticks: MissedTicks | None,
-        recorder: LedgerRecorder | None,
+        recorder: CycleRecorder | None,
         kept: KeptState,
     ) -> None:
         self._arguments = arguments

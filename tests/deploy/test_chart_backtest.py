@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.doctor.rights import roles
 from rightsizer.kube.last_backtest import NAME as FIGURES
 from tests.deploy.chart import ACTING, EVERYTHING, POLICY, Object, find_one, notes, pod_of, refused, render

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.doctor.rights import RIGHTS, Command, needed
 from tests.deploy.chart import ACTING, EVERYTHING, SENDING, Object, find_one, pod_of, refused, render
 from tests.deploy.podsecurity import beyond_restricted

@@ -20,9 +20,9 @@ LOCKS = ("exporter", "rightsizer")
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 _IMPORT_ALL = """
 import json, pkgutil, importlib, sys
-import exporter, rightsizer
+import exporter, rightsizer, rightsizer_history
 files = {}
-for package in (exporter, rightsizer):
+for package in (exporter, rightsizer, rightsizer_history):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not found.name.endswith(("__main__", ".mcp_command")):  # which needs the extra mcp
             files[found.name] = importlib.import_module(found.name).__file__

@@ -18,7 +18,7 @@ import atheris
 
 from tests.fuzz.fuzz_target import CORPUS, LARGEST, FuzzTarget, stretched
 
-_PROGRAMS = ("exporter", "rightsizer", "rightsizer_extender")
+_PROGRAMS = ("exporter", "rightsizer", "rightsizer_extender", "rightsizer_history")
 BUILD = pathlib.Path("build/fuzz")
 _MAX_BYTES = 4096
 """Of an input that is mutated; every STRETCH-th one is stretched to LARGEST as well."""

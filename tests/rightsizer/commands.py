@@ -6,7 +6,7 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, Self
 
-from rightsizer.cli import main
+from rightsizer.__main__ import main
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import jsonschema
 import pytest
 
-from rightsizer.cli import main
+from rightsizer.__main__ import main
 from rightsizer.config import ClusterSettings
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ClusterName
@@ -33,21 +33,21 @@ GONE = "removed; --log-format json writes each change to the log, and history li
 COMMANDS = (
     *(
         "plan",
+        "doctor",
         "apply",
-        "run",
-        "extend",
-        "backtest",
-        "tune",
         "undo",
+        "policy",
+        "run",
         "history",
-        "report",
         "pause",
         "resume",
         "breaker",
-        "doctor",
-        "policy",
         "mcp",
         "completion",
+        "backtest",
+        "tune",
+        "report",
+        "extend",
     ),
     *("policy check", "policy explain", "policy init", "policy rbac", "policy admission"),
 )

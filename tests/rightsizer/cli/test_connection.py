@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.cli.connection import cluster_settings, prometheus_settings
 from rightsizer.config import PrometheusSettings
 from rightsizer.errors import ClusterError, UsageError

@@ -178,7 +178,9 @@ def test_mcp_problem_is_the_answer_and_the_next_question_works(world: World) -> 
 
 def test_mcp_without_its_library_names_the_extra() -> None:
     """One line with the command that installs it, exit code 2, no traceback."""
-    code = "import sys; sys.modules['mcp'] = None; from rightsizer.cli import main; sys.exit(main(['mcp']))"
+    code = (
+        "import sys; sys.modules['mcp'] = None; from rightsizer.__main__ import main; sys.exit(main(['mcp']))"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
     )

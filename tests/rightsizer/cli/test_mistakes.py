@@ -17,7 +17,7 @@ import pytest
 import trustme
 from kubernetes.config import incluster_config, kube_config
 
-from rightsizer.cli import main
+from rightsizer.__main__ import main
 from simulator.kube import Rule
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.fakeprometheus import SCALAR, Answer, Fake, serving

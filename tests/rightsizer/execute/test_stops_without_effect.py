@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.cli.cycle import ActingCycle
 from rightsizer.cli.plan_session import PlanSession
 from rightsizer.execute.run_context import Deadline, RunContext

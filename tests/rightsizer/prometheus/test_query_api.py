@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.cli.connection import prometheus_settings
 from rightsizer.config import PrometheusSettings, Secret
 from rightsizer.errors import ConfigurationError, PrometheusError

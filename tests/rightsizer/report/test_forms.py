@@ -16,7 +16,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.errors import ConfigurationError
 from rightsizer.model import (
     Action,

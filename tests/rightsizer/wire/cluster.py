@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import yaml
 
-from rightsizer.cli import parser
+from rightsizer.__main__ import parser
 from rightsizer.cli.cycle import ActingCycle
 from rightsizer.cli.plan_session import NO_STATE, KeptState, PlanSession
 from rightsizer.config import ClusterSettings
