@@ -20,14 +20,14 @@ from benchmarks._answers import instant
 from benchmarks._fleet import Fleet, Member, fleet
 from benchmarks._judges import ENFORCING
 from benchmarks._records import SAMPLES, STEP_S, WATTS, Record
-from rightsizer.backtest.judges import PolicyJudge
-from rightsizer.backtest.recording import Grid, Group, Recording, Track
-from rightsizer.backtest.recording import Member as Pod
-from rightsizer.backtest.replay import Terms, replay
-from rightsizer.backtest.summary import Interval, Summary, summarize
 from rightsizer.kube.owner_kinds import OWNERS
 from rightsizer.model import Device, FindingName, ObjectRef
 from rightsizer.usage.step_usage import MEMORY_UNIT, MISSING, PER_SHARE, PER_WATT, Column, missing
+from rightsizer_history.backtest.judges import PolicyJudge
+from rightsizer_history.backtest.recording import Grid, Group, Recording, Track
+from rightsizer_history.backtest.recording import Member as Pod
+from rightsizer_history.backtest.replay import Terms, replay
+from rightsizer_history.backtest.summary import Interval, Summary, summarize
 from simulator.gpus.cards import CARDS
 from simulator.workloads.draws import DAY_S, seeded
 

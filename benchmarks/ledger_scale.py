@@ -19,9 +19,9 @@ from typing import Any
 
 import pyarrow
 
-from rightsizer.ledger.entries import Holder, UsageEntry
-from rightsizer.ledger.files import COLUMNS, USAGE, ClusterLedger
-from rightsizer.ledger.parquet import ParquetFolder
+from rightsizer_history.ledger.entries import Holder, UsageEntry
+from rightsizer_history.ledger.files import COLUMNS, USAGE, ClusterLedger
+from rightsizer_history.ledger.parquet import ParquetFolder
 
 _GPUS_EACH = 4
 _LIFE_DAYS = 10

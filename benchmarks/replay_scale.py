@@ -13,12 +13,12 @@ from unittest import mock
 
 from benchmarks._fleet import fleet
 from benchmarks.backtest_prediction import EVERY, RESTART, SETTLES_S, WEEK_S, recording_of
-from rightsizer.backtest.judges import PolicyJudge
-from rightsizer.backtest.recording import Recording
-from rightsizer.backtest.replay import Terms
-from rightsizer.cli.backtest_command import WARM_UP, enforced
-from rightsizer.cli.replays import replays
 from rightsizer.policy.policy_file import BUILT_IN
+from rightsizer_history.backtest.judges import PolicyJudge
+from rightsizer_history.backtest.recording import Recording
+from rightsizer_history.backtest.replay import Terms
+from rightsizer_history.cli.backtest_command import WARM_UP, enforced
+from rightsizer_history.cli.replays import replays
 from simulator.workloads.draws import DAY_S
 
 GPUS_OF_WORKLOAD = 1.2

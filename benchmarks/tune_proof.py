@@ -19,12 +19,12 @@ from benchmarks._fleet import fleet
 from benchmarks._judges import ENFORCING
 from benchmarks._records import STEP_S
 from benchmarks.backtest_prediction import RESTART, SETTLES_S, WEEK_S, recording_of
-from rightsizer.backtest.judges import Judge, Oracle, PlainRule, PolicyJudge
-from rightsizer.backtest.recording import Recording
-from rightsizer.backtest.replay import Terms, replay
-from rightsizer.backtest.tuning import tuned
 from rightsizer.policy.schema import Defaults, Policy
 from rightsizer.policy.thresholds import Thresholds
+from rightsizer_history.backtest.judges import Judge, Oracle, PlainRule, PolicyJudge
+from rightsizer_history.backtest.recording import Recording
+from rightsizer_history.backtest.replay import Terms, replay
+from rightsizer_history.backtest.tuning import tuned
 from simulator.workloads.draws import DAY_S
 
 EVERY = datetime.timedelta(hours=2)

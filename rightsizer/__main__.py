@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     from rightsizer import cli  # noqa: PLC0415 - as above
     from rightsizer_history import cli as history  # noqa: PLC0415 - as above
 
-    others = {cli.__name__: history.COMMANDS, extender.__name__: extender.COMMANDS}
+    others = {history.__name__: history.COMMANDS, extender.__name__: extender.COMMANDS}
     return cli.parser(history.KeptLedger(), others)
 
 

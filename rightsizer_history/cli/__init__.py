@@ -20,9 +20,9 @@ from rightsizer.cli.options import (
     add_repeatable,
     file_name,
 )
-from rightsizer.ledger import BY
 from rightsizer.model import ClusterName
-from rightsizer.report import BACKTEST_FORMS, LEDGER_FORMS
+from rightsizer_history.ledger import BY
+from rightsizer_history.report import BACKTEST_FORMS, LEDGER_FORMS
 
 _BACKTEST = """\
 Replays policies over the history in Prometheus: GPU-hours that they would have
@@ -72,13 +72,13 @@ class KeptLedger:
         """The recorder that --ledger asks for; None without it."""
         if not arguments.ledger:
             return None
-        from rightsizer.cli.ledger_recorder import recorder_of  # noqa: PLC0415 - most clusters have no ledger
+        from rightsizer_history.cli.ledger_recorder import recorder_of  # noqa: PLC0415 - most clusters have no ledger
 
         return recorder_of(arguments, cluster)
 
     def page(self, ledger: str | None) -> Page:
         """The page of a ledger that `run` serves."""
-        from rightsizer.cli.served_report import ServedReport  # noqa: PLC0415 - only for `run`
+        from rightsizer_history.cli.served_report import ServedReport  # noqa: PLC0415 - only for `run`
 
         return ServedReport(ledger).answer
 

@@ -10,12 +10,12 @@ from typing import Any
 import pydantic
 import pytest
 
-from rightsizer.cli.backtest_command import notify_of_backtest
 from rightsizer.execute.notify import notify
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.policy.schema import Target
+from rightsizer_history.cli.backtest_command import notify_of_backtest
 from tests.rightsizer.receiver import Receiver
-from tests.rightsizer.report.test_backtest_forms import result
+from tests.rightsizer_history.report.test_backtest_forms import result
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 
