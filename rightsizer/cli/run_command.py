@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-import functools
 import gc
 import logging
 import pathlib
@@ -173,7 +172,7 @@ def _read(flag: str, text: str, read: Callable[[str], _T]) -> _T:
 
 
 class _Cycles:
-    """One cycle after another; each reads all files again.
+    """One cycle after another, all in one thread; each reads all files again.
 
     Without writes, `lease` and `ticks` are None. `wrong` says why the last cycle failed; it is empty after a success.
     """
@@ -194,7 +193,6 @@ class _Cycles:
         self._recorder = recorder
         self._kept = kept
         self._soon: Soon | None = None
-        self._one_at_a_time = threading.Lock()
         self._is_asked = False
         self._end = threading.Event()
         self._verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
@@ -204,7 +202,7 @@ class _Cycles:
         self._lends = False
         self._is_short = self._leaves_room = False
         self._run_began: datetime.datetime | None = None  # of the run that the next cycle goes on with
-        self._is_woken = False
+        self._next_why = ""  # of the cycle that begins soon, between those of the schedule
         self._woken_at = -_DEMAND_PAUSE_S
         self._pause_s = _DEMAND_PAUSE_S
         self._serves = False
@@ -240,21 +238,19 @@ class _Cycles:
         """Begin the cycle that was missed while another replica held the Lease, unless one completed since."""
         if self._soon and self._ticks and self._ticks.is_due and not self._is_asked:
             self._is_asked = True
-            self._soon(self._late)
+            self._soon(self._late, 0.0)
 
     def _late(self) -> None:
-        with self._one_at_a_time:
-            self._is_asked = False
-            if self._ticks and not self._end.is_set() and self._ticks.take():
-                report.info(
-                    "became leader, and no cycle completed since the last tick: the missed cycle runs now"
-                )
-                self._run(acts=True)
+        self._is_asked = False
+        if self._ticks and self._ticks.take():
+            report.info(
+                "became leader, and no cycle completed since the last tick: the missed cycle runs now"
+            )
+            self._run(acts=True)
 
     def one(self) -> None:
         """Plan, and act if this replica leads; an error never ends the schedule."""
-        with self._one_at_a_time:
-            self._run(acts=self._ticks is not None and self._ticks.tick())
+        self._run(acts=self._ticks is not None and self._ticks.tick())
 
     def wake(self) -> None:
         """Begin a cycle soon for what waits for GPUs, if the last plan had changes that wait for that."""
@@ -262,22 +258,19 @@ class _Cycles:
             self._begin_soon("a pod waits for GPUs")
 
     def _begin_soon(self, why: str) -> None:
-        if self._soon and not self._is_woken:
-            self._is_woken = True
-            self._soon(functools.partial(self._sooner, why))
+        if self._soon and not self._next_why:
+            self._next_why = why
+            self._soon(self._sooner, max(_SETTLE_S, self._woken_at + self._pause_s - time.monotonic()))
 
-    def _sooner(self, why: str) -> None:
-        since_s = time.monotonic() - self._woken_at
-        self._end.wait(max(_SETTLE_S, self._pause_s - since_s))
-        with self._one_at_a_time:
-            self._is_woken, self._woken_at = False, time.monotonic()
-            if self._lease is not None and self._lease.is_held and not self._end.is_set():
-                report.info("%s: a cycle begins", why)
-                self._serves = False
-                self._run(acts=True)
-                self._pause_s = _DEMAND_PAUSE_S if self._serves else min(2 * self._pause_s, _LONGEST_PAUSE_S)
-                if self.wrong:
-                    self.wake()
+    def _sooner(self) -> None:
+        why, self._next_why, self._woken_at = self._next_why, "", time.monotonic()
+        if self._lease is not None and self._lease.is_held:
+            report.info("%s: a cycle begins", why)
+            self._serves = False
+            self._run(acts=True)
+            self._pause_s = _DEMAND_PAUSE_S if self._serves else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            if self.wrong:
+                self.wake()
 
     def skip(self) -> None:
         """Count a cycle that is due while another is running."""
@@ -380,7 +373,7 @@ class _Cycles:
         self._sizes_ended = cycle.run()
         if self._leaves_room:
             self._begin_soon("a refused change leaves room in budgets")
-        if self._is_woken and not NOT_MADE.isdisjoint(one.result for one in self.outcomes):
+        if self._next_why and not NOT_MADE.isdisjoint(one.result for one in self.outcomes):
             self._run_began = session.began or began
 
     # --- who reads log and metrics is shown a cycle, and not asked
@@ -407,7 +400,9 @@ class _Cycles:
         """Count each; after a refusal the next plan chooses others in its place, as soon as all changes are made."""
         self._serves = self._leaves_room = False
         ends = self._end
-        deadline = Deadline(self._verify_s, time.monotonic, ends.wait, ends.is_set, lambda: self._is_woken)
+        deadline = Deadline(
+            self._verify_s, time.monotonic, ends.wait, ends.is_set, lambda: bool(self._next_why)
+        )
         for outcome in steps(deadline):
             self._count(outcome, self._classes.get(outcome.ref, ""))
             self._note(outcome)

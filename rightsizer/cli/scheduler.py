@@ -1,12 +1,11 @@
 """Runs work on a schedule until it is stopped: one cycle at a time, and none that was due meanwhile.
 
-APScheduler keeps the time; `crontab` finds the moments of wall clocks.
+APScheduler keeps the time, and one thread does all work; `crontab` finds the moments of wall clocks.
 """
 
 import concurrent.futures
 import datetime
 import logging
-import random
 import threading
 import zoneinfo
 from collections.abc import Callable
@@ -31,14 +30,12 @@ class MissedTicks:
         self._lease = lease
         self._monotonic = monotonic
         self._jitter_s = jitter_s
-        self._lock = threading.Lock()
         self._missed: float | None = None
 
     def tick(self) -> bool:
         """Whether this replica is the leader at this tick; if not, the tick is missed for now."""
-        with self._lock:
-            is_leader = self._lease.is_held
-            self._missed = None if is_leader else self._monotonic()
+        is_leader = self._lease.is_held
+        self._missed = None if is_leader else self._monotonic()
         return is_leader
 
     @property
@@ -51,10 +48,9 @@ class MissedTicks:
 
     def take(self) -> bool:
         """Whether the missed cycle is due; afterwards it is not."""
-        with self._lock:
-            is_due = self.is_due
-            if self._lease.is_held:
-                self._missed = None
+        is_due = self.is_due
+        if self._lease.is_held:
+            self._missed = None
         return is_due
 
 
@@ -62,18 +58,13 @@ _A_MOMENT = datetime.timedelta(microseconds=1)
 
 
 def trigger_of(
-    schedule: Crontab | datetime.timedelta,
-    zone: datetime.tzinfo,
-    *,
-    jitter: datetime.timedelta | None,
-    uniform: Callable[[float, float], float] = random.uniform,
+    schedule: Crontab | datetime.timedelta, zone: datetime.tzinfo, *, jitter: datetime.timedelta | None
 ) -> BaseTrigger:
     """The trigger of a schedule, by wall clocks of a zone or at intervals, delayed at random by up to `jitter`."""
+    jitter_s = jitter.total_seconds() if jitter else None
     if isinstance(schedule, datetime.timedelta):
-        plain: BaseTrigger = IntervalTrigger(seconds=schedule.total_seconds(), timezone=datetime.UTC)
-    else:
-        plain = _WallClock(schedule, zone)
-    return _Later(plain, jitter.total_seconds(), uniform) if jitter else plain
+        return IntervalTrigger(seconds=schedule.total_seconds(), timezone=datetime.UTC, jitter=jitter_s)
+    return _WallClock(schedule, zone, jitter_s)
 
 
 def longest_wait(
@@ -85,11 +76,12 @@ def longest_wait(
 
 
 class _WallClock(BaseTrigger):  # type: ignore[misc]
-    """At each matching moment of wall clocks."""
+    """At each matching moment of wall clocks, or later; never earlier, since the same moment would come twice."""
 
-    def __init__(self, crontab: Crontab, zone: datetime.tzinfo) -> None:
+    def __init__(self, crontab: Crontab, zone: datetime.tzinfo, jitter_s: float | None) -> None:
         self._crontab = crontab
         self._zone = zone
+        self._jitter_s = jitter_s
 
     def get_next_fire_time(
         self, previous_fire_time: datetime.datetime | None, now: datetime.datetime
@@ -97,25 +89,9 @@ class _WallClock(BaseTrigger):  # type: ignore[misc]
         """The first after the previous one, or from now on."""
         # In UTC: of wall clocks Python takes the second of two equal hours for the first, once something is added.
         after = previous_fire_time.astimezone(datetime.UTC) + _A_MOMENT if previous_fire_time else now
-        return self._crontab.next_from(after.astimezone(datetime.UTC), self._zone)
-
-
-class _Later(BaseTrigger):  # type: ignore[misc]
-    """Later than another trigger by a random delay; never earlier, since the same moment would come twice."""
-
-    def __init__(self, plain: BaseTrigger, most_s: float, uniform: Callable[[float, float], float]) -> None:
-        self._plain = plain
-        self._most_s = most_s
-        self._uniform = uniform
-
-    def get_next_fire_time(
-        self, previous_fire_time: datetime.datetime | None, now: datetime.datetime
-    ) -> datetime.datetime | None:
-        """That of the other trigger, delayed."""
-        found: datetime.datetime | None = self._plain.get_next_fire_time(previous_fire_time, now)
-        if found is None:
-            return None
-        return found.astimezone(datetime.UTC) + datetime.timedelta(seconds=self._uniform(0.0, self._most_s))
+        found = self._crontab.next_from(after.astimezone(datetime.UTC), self._zone)
+        delayed: datetime.datetime | None = self._apply_jitter(found, self._jitter_s, now)
+        return delayed
 
 
 def zone_of(name: str) -> zoneinfo.ZoneInfo:
@@ -138,8 +114,8 @@ class _Threads(BasePoolExecutor):  # type: ignore[misc]
         super().__init__(pool)
 
 
-Soon = Callable[[Callable[[], None]], None]
-"""Runs something once, as soon as possible."""
+Soon = Callable[[Callable[[], None], float], None]
+"""Runs something once, after a number of seconds and whatever runs by then."""
 
 
 def keep_running(
@@ -152,23 +128,34 @@ def keep_running(
 ) -> None:
     """Run `work`, which raises nothing, now and at each moment of a trigger, until `until` returns.
 
-    `begun` receives a function that runs other work between those moments. Work in flight is completed first: a moment
-    that comes before its end is skipped, and `skipped` is called.
+    `begun` receives a function that runs other work between those moments, in the same thread. Work in flight is
+    completed first: a moment that comes before its end is skipped, and `skipped` is called.
     """
     logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)  # it would warn of each skipped moment
-    pool = concurrent.futures.ThreadPoolExecutor()
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=1)
     scheduler = BackgroundScheduler(timezone=datetime.UTC, executors={"default": _Threads(pool)})
+    ended = threading.Event()
+
+    def begin(something: Callable[[], None]) -> None:
+        if not ended.is_set():
+            something()
+
+    def soon(something: Callable[[], None], after_s: float) -> None:
+        at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=after_s)
+        scheduler.add_job(begin, "date", (something,), run_date=at, misfire_grace_time=None)
+
     now = datetime.datetime.now(datetime.UTC)
     # Of the runs missed during a long one, only one runs, however late.
     scheduler.add_job(
-        work, trigger, coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=now
+        begin, trigger, (work,), coalesce=True, max_instances=1, misfire_grace_time=None, next_run_time=now
     )
     scheduler.add_listener(lambda _: skipped(), EVENT_JOB_MAX_INSTANCES)
     scheduler.start()
-    begun(lambda other: scheduler.add_job(other, misfire_grace_time=None))
+    begun(soon)
     try:
         until()
     finally:
+        ended.set()
         # If the scheduler waited, it would hold the locks that work in flight needs to ask for more.
         scheduler.shutdown(wait=False)
         pool.shutdown(wait=True)

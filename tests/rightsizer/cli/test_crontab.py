@@ -161,15 +161,16 @@ def test_crontab_dst_day_daily_once_hourly_23_or_25_times(change: str) -> None:
     assert count(f"30 {hour} * * *") == 1 + more
 
 
-def test_crontab_jitter_delays_without_repeating() -> None:
+@pytest.mark.parametrize("end", [0, 1], ids=["least", "most"])
+def test_crontab_jitter_delays_without_repeating(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
     """However much is drawn."""
     jitter = datetime.timedelta(minutes=5)
-    for draw in (lambda low, high: low, lambda low, high: high):  # noqa: ARG005 - one end or the other
-        trigger = trigger_of(parse_schedule("@hourly"), UTC, jitter=jitter, uniform=draw)
-        first = trigger.get_next_fire_time(None, BEGIN)
-        second = trigger.get_next_fire_time(first, first)
-        assert first - BEGIN in {datetime.timedelta(), jitter}
-        assert second - first == datetime.timedelta(hours=1)
+    monkeypatch.setattr("random.uniform", lambda *ends: ends[end])
+    trigger = trigger_of(parse_schedule("@hourly"), UTC, jitter=jitter)
+    first = trigger.get_next_fire_time(None, BEGIN)
+    second = trigger.get_next_fire_time(first, first)
+    assert first - BEGIN == end * jitter
+    assert second - first == datetime.timedelta(hours=1)
 
 
 def test_crontab_february_29_waits_for_leap_year() -> None:

@@ -15,7 +15,7 @@ def work():
     began.set()
     told.wait()
     threading.Event().wait(0.5)  # the end has begun
-    soon[0](lambda: print("another began", flush=True))
+    soon[0](lambda: print("another began", flush=True), 0.0)
     print("completed", flush=True)
 
 def until():
