@@ -23,7 +23,6 @@ from rightsizer.model.conclusions import (
 from rightsizer.model.dra_devices import (
     MAX_OF_CLAIM,
     Allocation,
-    AttributeConstraint,
     ClaimKey,
     ClaimTemplate,
     Counters,
@@ -96,7 +95,6 @@ __all__ = [
     "Address",
     "AddressTable",
     "Allocation",
-    "AttributeConstraint",
     "Autoscalers",
     "Blocker",
     "BlockerCode",
