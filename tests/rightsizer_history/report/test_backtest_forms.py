@@ -17,11 +17,11 @@ from rightsizer_history.report.backtest import Backtest
 from rightsizer_history.report.backtest_page import round_steps, square_steps
 from tests.conftest import Golden
 from tests.rightsizer.hostile import ATTRIBUTES, FORMULAS, XSS
-from tests.rightsizer.markup import skeleton, without_assets
+from tests.rightsizer.markup import outline, skeleton
 from tests.rightsizer_history.backtest.recordings import BEGIN, BUSY, IDLE, hours, policy, recording, workload
 
 HOUR = datetime.timedelta(hours=1)
-FILES = {"table": "backtest.txt", "markdown": "backtest.md", "csv": "backtest.csv", "html": "backtest.html"}
+FILES = {"table": "backtest.txt", "markdown": "backtest.md", "csv": "backtest.csv", "html": "backtest.dom"}
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def test_backtest_each_form_matches_golden_file(name: str, golden: Golden) -> No
     text = form(name, BACKTEST_FORMS)(result())
     if name == "table":
         assert max(map(len, text.splitlines())) <= 80
-    text = without_assets(text) if name == "html" else text
+    text = outline(text) if name == "html" else text
     golden(FILES[name], text.replace("\r\n", "\n"))
 
 

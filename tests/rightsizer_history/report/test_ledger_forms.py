@@ -16,11 +16,11 @@ from rightsizer_history.report.ledger import FOCUS, focus_csv
 from tests.conftest import Golden
 from tests.rightsizer.build import AT
 from tests.rightsizer.hostile import EVERYTHING
-from tests.rightsizer.markup import elements, skeleton, without_assets
+from tests.rightsizer.markup import elements, outline, skeleton
 
 DAY = datetime.timedelta(days=1)
 FILES = {"table": "ledger.txt", "json": "ledger.json", "yaml": "ledger.yaml", "markdown": "ledger.md"}
-FILES |= {"html": "ledger.html"}
+FILES |= {"html": "ledger.dom"}
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/ledger.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
@@ -55,7 +55,7 @@ def _account(name: str = "research") -> LedgerAccount:
 def test_ledger_each_format_matches_golden_file(name: str, golden: Golden) -> None:
     """Everything that an account can hold."""
     text = form(name, LEDGER_FORMS)(_account())
-    golden(FILES[name], without_assets(text) if name == "html" else text)
+    golden(FILES[name], outline(text) if name == "html" else text)
 
 
 def test_ledger_forms_are_all_tested() -> None:
