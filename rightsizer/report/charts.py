@@ -1,69 +1,14 @@
-"""HTML elements and inline SVG charts of the page. Text is escaped where it enters. Pure.
+"""Inline SVG charts of the pages; colours come from the page's style. Pure."""
 
-Nothing else in the report writes a `<`; colours come from the page's style.
-"""
-
-import html
 from collections.abc import Iterator, Mapping, Sequence
 
+from markupsafe import Markup
+
 from rightsizer.model import PodKey, Workload
-from rightsizer.text import number, percent, safe
+from rightsizer.text import number, percent
 
-
-class Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-def text(content: str) -> Markup:
-    """Anything, as text."""
-    return content if isinstance(content, Markup) else Markup(html.escape(safe(content), quote=False))
-
-
-def join(*parts: str) -> Markup:
-    """Several parts, one after the other."""
-    return Markup("".join(map(text, parts)))
-
-
-_VOID = frozenset({"meta", "input"})
-
-
-def element(name: str, /, *children: str, **attributes: str | float | None) -> Markup:
-    """One element; children that are text and values of attributes are escaped, the names are never foreign.
-
-    Names of attributes have `_` for `-`, and one behind Python's keywords; None leaves an attribute out.
-    """
-    shown = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
-    opened = f"<{name}{shown}>"
-    return Markup(opened if name in _VOID else f"{opened}{join(*children)}</{name}>")
-
-
-def raw(name: str, content: str) -> Markup:
-    """A `style` or `script` element, whose content HTML does not unescape."""
-    return Markup(f"<{name}>{content}</{name}>")
-
-
-def _value(value: str | float) -> str:
-    return html.escape(safe(value)) if isinstance(value, str) else f"{value:.6g}"
-
-
-_LEGEND = {"used": "GPU-hours used", "held": "held, not used", "unknown": "not measured"}
-
-
-def legend() -> Markup:
-    """The colours of bars."""
-    return element("div", *map(_key, _LEGEND), class_="legend")
-
-
-def _key(name: str) -> Markup:
-    swatch = element("svg", element("rect", class_=name, width="100%", height="100%"), aria_hidden="true")
-    return element("span", swatch, _LEGEND[name])
-
+Bar = tuple[str, Markup, str]
+"""A name, what is drawn for it, and figures."""
 
 Profiles = Mapping[PodKey, Sequence[float | None]]
 """Activity of each pod in equal steps, oldest first, 0 to 1."""
@@ -81,17 +26,15 @@ def bar(held: float, used: float, unknown: float, longest: float) -> Markup:
     known = held - unknown
     parts = (("held", 0.0, held), ("unknown", used, unknown), ("used", 0.0, used))
     scale = 100 / longest if longest > 0 else 0.0
-    rects = [
-        element("rect", class_=name, x=f"{start * scale:.2f}%", width=f"{length * scale:.2f}%", height="100%")
-        for name, start, length in parts
-        if length > 0
-    ]
+    rect = Markup('<rect class="{}" x="{:.2f}%" width="{:.2f}%" height="100%"></rect>')
+    rects = [rect.format(name, start * scale, length * scale) for name, start, length in parts if length > 0]
     words = (
         f"{number(used)} of {number(held)} GPU-hours used ({percent(used / known if known > 0 else None)})"
     )
     if unknown > 0:
         words += f", {number(unknown)} not measured"
-    return element("svg", *rects, class_="bar", role="img", aria_label=words)
+    svg = Markup('<svg class="bar" role="img" aria-label="{}">{}</svg>')
+    return svg.format(words, Markup().join(rects))
 
 
 def profile_of(workload: Workload, profiles: Profiles) -> tuple[float | None, ...]:
@@ -113,18 +56,11 @@ def line(profile: Sequence[float | None]) -> Markup:
     if not known:
         return Markup()
     words = f"activity over the window: mean {percent(sum(known) / len(known))}, highest step {percent(max(known))}"
-    drawn = [
-        element("polyline", points=points, vector_effect="non-scaling-stroke") for points in _runs(profile)
-    ]
-    return element(
-        "svg",
-        join(*drawn),
-        class_="line",
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=words,
+    drawn = Markup('<polyline points="{}" vector-effect="non-scaling-stroke"></polyline>')
+    svg = Markup(
+        '<svg class="line" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     )
+    return svg.format(_WIDTH, _HEIGHT, words, Markup().join(map(drawn.format, _runs(profile))))
 
 
 def _runs(profile: Sequence[float | None]) -> Iterator[str]:

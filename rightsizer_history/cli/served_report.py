@@ -10,7 +10,7 @@ from rightsizer.errors import RightsizerError
 from rightsizer_history.ledger import BY
 from rightsizer_history.ledger.files import FLAG
 from rightsizer_history.ledger.sums import LedgerReader, since_midnight
-from rightsizer_history.report.ledger_page import ledger_html
+from rightsizer_history.report import LEDGER_FORMS, form
 
 SPAN = datetime.timedelta(days=30)
 _FRESH_S = 60.0
@@ -55,4 +55,4 @@ class ServedReport:
     def _page(self, ledger: str, by: str) -> str:
         now = utc_now()
         with LedgerReader([ledger], since_midnight(now - SPAN), now) as reader:
-            return ledger_html(reader.account(by), is_served=True)
+            return form("html", LEDGER_FORMS)(reader.account(by), is_served=True)

@@ -28,7 +28,8 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Note text, with the element that was opened last before it."""
-        self.contents.append((self.elements[-1][0] if self.elements else "", data))
+        if data.strip():
+            self.contents.append((self.elements[-1][0] if self.elements else "", data))
         if not {"style", "script"} & set(self._inside):
             lines = data.splitlines() if "pre" in self._inside else [" ".join(data.split())]
             self.lines += [f"{' ' * len(self._inside)}| {line}" for line in lines if line]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import importlib.resources
 import json
 import math
 import pathlib
@@ -330,13 +329,17 @@ def test_prices_missing_table_is_refused_with_file_name(tmp_path: pathlib.Path) 
         prices.load(tmp_path / "gone.yaml")
 
 
+DATA = {".yaml", ".css", ".js", ".html"}
+
+
 def test_wheel_contains_runtime_data_files(tmp_path: pathlib.Path) -> None:
-    """The price list, and the page's style and script."""
+    """The price list, and the pages' templates, style and script."""
     [built] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(built).namelist()
-    for asset in ("prices.yaml", "report/assets/page.css", "report/assets/page.js"):
-        assert f"rightsizer/{asset}" in names
-        assert importlib.resources.files("rightsizer").joinpath(asset).is_file()
+    packages = [ROOT / name for name in ("rightsizer", "rightsizer_history")]
+    files = {path for package in packages for path in package.rglob("*.*") if path.suffix in DATA}
+    assert {path.suffix for path in files} == DATA
+    assert {str(path.relative_to(ROOT)) for path in files} <= set(names)
 
 
 def _series(value: float, **labels: str) -> Series:
