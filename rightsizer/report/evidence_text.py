@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from rightsizer.model import Action, Confidence, Decision, Finding, Mode, Plan, Verdict
 from rightsizer.planning.cost_summary import CostSummary
 from rightsizer.prices import Prices
-from rightsizer.report.rows import Totals, advice_on, proposal_words, remarks, totals_of
+from rightsizer.report.rows import advice_on, proposal_words, remarks, totals_of
 from rightsizer.report.table import nodes_and_problems, summary_lines, top_lines
-from rightsizer.report.terminal import INDENT, WIDTH, Paint, table_lines, wrapped
+from rightsizer.report.terminal import INDENT, WIDTH, Paint, Table, table_lines, wrapped
 from rightsizer.text import block_words, count, gpus_number, instant, safe, wanted_words
 
 _NAME_COLUMN = 17
@@ -124,9 +124,11 @@ def _totals_lines(accounts: CostSummary, prices: Prices, paint: Paint) -> Iterat
         yield from (paint.dim(line) for line in textwrap.wrap(safe(words), paint.width))
 
 
-def _total_table(table: Totals, paint: Paint) -> Iterator[str]:
-    widths = (paint.width - sum(_TOTAL_WIDTHS), *(width - 1 for width in _TOTAL_WIDTHS[: len(table.head)]))
-    head, *lines = table_lines(table.lines, widths)
-    yield from (paint.bold(head), *lines)
-    if table.more:
-        yield paint.dim(f"and {table.more} more")
+def _total_table(table: Table, paint: Paint) -> Iterator[str]:
+    widths = (
+        paint.width - sum(_TOTAL_WIDTHS),
+        *(width - 1 for width in _TOTAL_WIDTHS[: len(table.head) - 1]),
+    )
+    head, *lines = table_lines(table, widths)
+    yield from (paint.bold(head), *lines[: len(lines) - bool(table.more)])
+    yield from (paint.dim(line) for line in lines[len(lines) - bool(table.more) :])

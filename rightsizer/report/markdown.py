@@ -13,7 +13,6 @@ from rightsizer.prices import Prices
 from rightsizer.report.documents import manifests
 from rightsizer.report.rows import (
     Row,
-    Totals,
     cluster_words,
     filter_words,
     headline,
@@ -24,6 +23,7 @@ from rightsizer.report.rows import (
     totals_of,
 )
 from rightsizer.report.table import applying_words, verdict_words
+from rightsizer.report.terminal import Table
 from rightsizer.text import gpus_number, percent, safe
 
 _ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
@@ -49,9 +49,9 @@ def plan_markdown(plan: Plan, accounts: CostSummary, prices: Prices) -> str:
         ],
         [f"{escaped(cluster_words(plan))}. Policy: {escaped(plan.policy_source)}; run {escaped(plan.run)}."],
         *([list(map(escaped, remarks(accounts, prices)))] if rows else []),
-        *([total_table(part)] for part in totals_of(accounts, prices) if rows),
+        *([table_markdown(part)] for part in totals_of(accounts, prices) if rows),
         ["## Workloads"] if rows else [],
-        [table(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
+        [_grid(_HEAD, map(_cells, rows), numbers=_NUMBERS)] if rows else [],
         list(_commands(rows)),
         list(_autoscalers(rows)),
         _listed("## Nodes", node_lines(plan, prices)),
@@ -80,15 +80,14 @@ def _cells(row: Row) -> Iterator[str]:
     yield "; ".join(map(escaped, (*finding.words, *proposal, *row.obstacles, *also)))
 
 
-def total_table(totals: Totals) -> str:
-    """A table of totals."""
-    rows = [[escaped(name), *map(escaped, cells)] for name, cells in totals.rows]
-    head = tuple(map(escaped, totals.head))
-    text = table((totals.title, *head), rows, numbers=frozenset(head))
-    return f"{text}\n\nand {totals.more} more" if totals.more else text
+def table_markdown(content: Table) -> str:
+    """A table of names and figures."""
+    head = tuple(map(escaped, content.head))
+    text = _grid(head, (map(escaped, row) for row in content.rows), numbers=frozenset(head[1:]))
+    return f"{text}\n\nand {content.more} more" if content.more else text
 
 
-def table(head: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str]) -> str:
+def _grid(head: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str]) -> str:
     """A table of escaped cells, with numbers to the right."""
     rules = ["---:" if name in numbers else "---" for name in head]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *rows))

@@ -21,6 +21,7 @@ from rightsizer.model.gpu_fractions import gpus_of_node
 from rightsizer.planning.cost_summary import CostSummary, CostTotals
 from rightsizer.planning.emptied_nodes import EmptiedNode, emptied_nodes
 from rightsizer.prices import ALL_REGIONS, Prices, PriceSource
+from rightsizer.report.terminal import Table
 from rightsizer.text import (
     block_words,
     count,
@@ -193,23 +194,7 @@ ROWS = 10
 _UNKNOWN = "?"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Totals:
-    """A table: name and cells of each row, largest first; `more` rows are left out."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
-    more: int = 0
-
-    @property
-    def lines(self) -> Sequence[tuple[str, ...]]:
-        """The heads in capital letters, and the rows."""
-        heads = tuple(map(str.upper, (self.title, *self.head)))
-        return [heads, *((name, *cells) for name, cells in self.rows)]
-
-
-def totals_of(accounts: CostSummary, prices: Prices) -> tuple[Totals, ...]:
+def totals_of(accounts: CostSummary, prices: Prices) -> tuple[Table, ...]:
     """The whole fleet's table, and one for each of its partitions."""
     columns = _Columns(has_hours=bool(accounts.window), prices=prices if _has_prices(accounts) else None)
     partitions = (
@@ -217,7 +202,7 @@ def totals_of(accounts: CostSummary, prices: Prices) -> tuple[Totals, ...]:
         ("namespace", accounts.by_namespace),
         ("model", accounts.by_model),
     )
-    whole = Totals("total", columns.head(), (("all", columns.cells(accounts.total)),))
+    whole = Table(("total", *columns.head()), (("all", *columns.cells(accounts.total)),))
     return (whole, *(_partition(title, parts, columns) for title, parts in partitions))
 
 
@@ -225,10 +210,10 @@ def _has_prices(accounts: CostSummary) -> bool:
     return accounts.total.cost_per_hour > 0
 
 
-def _partition(title: str, parts: Mapping[str, CostTotals], columns: "_Columns") -> Totals:
+def _partition(title: str, parts: Mapping[str, CostTotals], columns: "_Columns") -> Table:
     largest = sorted(parts.items(), key=lambda part: (-part[1].gpus, part[0]))
-    rows = tuple((name, columns.cells(account)) for name, account in largest[:ROWS])
-    return Totals(title, columns.head(), rows, max(0, len(largest) - ROWS))
+    rows = tuple((name, *columns.cells(account)) for name, account in largest[:ROWS])
+    return Table((title, *columns.head()), rows, max(0, len(largest) - ROWS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

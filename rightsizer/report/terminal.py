@@ -1,8 +1,9 @@
 """Colour where it is seen, and lines of 80 columns: what all texts for a terminal have in common. Pure."""
 
+import dataclasses
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rightsizer.model import Result, Verdict
 from rightsizer.text import safe
@@ -38,16 +39,27 @@ def wrapped(text: str, indent: str = INDENT, width: int = WIDTH) -> list[str]:
     return [line.replace("\u00a0", " ") for line in wrapper.wrap(joined)]
 
 
-def table_lines(rows: Iterable[Sequence[str]], widths: Sequence[int], indent: str = "") -> Iterator[str]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """Heads and rows: the first cell of each names, the others are figures. Rows beyond them, `more`, are left out."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    more: int = 0
+
+
+def table_lines(table: Table, widths: Sequence[int], indent: str = "") -> Iterator[str]:
     """Lines of a table; a first cell that is too long has lines of its own."""
     first, *others = widths
-    for name, *cells in rows:
+    for name, *cells in ([head.upper() for head in table.head], *table.rows):
         shown = safe(name)
         if len(shown) > first:
             yield from wrapped(shown, indent)
             shown = ""
         aligned = (f" {cell:>{width}}" for cell, width in zip(cells, others, strict=True))
         yield f"{indent}{shown:<{first}}{''.join(aligned)}".rstrip()
+    if table.more:
+        yield f"{indent}and {table.more} more"
 
 
 class _PathWrapper(textwrap.TextWrapper):

@@ -2,13 +2,13 @@
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rightsizer.report.csv import Value, csv_lines
 from rightsizer.report.documents import render, stamp
-from rightsizer.report.markdown import escaped, table
-from rightsizer.report.terminal import table_lines, wrapped
+from rightsizer.report.markdown import escaped, table_markdown
+from rightsizer.report.terminal import Table, table_lines, wrapped
 from rightsizer.text import count, instant, money, safe, span
 from rightsizer_history.backtest.replay import Change
 from rightsizer_history.backtest.summary import WATCHED_S, GroupTotals, Interval, Summary
@@ -86,11 +86,13 @@ def terms_words(result: Backtest) -> str:
 def backtest_table(result: Backtest) -> str:
     """80 columns: the judges, then whom each policy would have hurt, then what is not known."""
     lines = [*wrapped(headline(result), ""), *wrapped(terms_words(result), ""), ""]
-    lines += judge_lines(heads(result), [(one.judge, *row_of(one)) for one in result.summaries])
+    lines += judge_lines(judges_table(result))
     for summary in result.judged:
         lines += ["", f"{safe(summary.judge)}:"]
         lines += [line for words in details(summary, result) for line in wrapped(words, "  ")]
-        lines += [line for by, parts in summary.groups.items() for line in _part_lines(by, parts)]
+        lines += [
+            line for part in part_tables(summary) for line in ("", *table_lines(part, _PART_WIDTHS, "  "))
+        ]
         lines += ["", "  NEEDED AGAIN"] if summary.hurt else []
         lines += [line for words in hurt_list(summary) for line in wrapped(words, "  ")]
     lines += ["", "Not known:", *(line for words in result.unknown for line in wrapped(words, "  "))]
@@ -105,9 +107,9 @@ def share_of(summary: Summary) -> str:
 _JUDGE_WIDTHS = (16, 15, 16, 12, 6, 9)
 
 
-def judge_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def judge_lines(table: Table) -> Iterator[str]:
     """The table of judges in 80 columns."""
-    return table_lines([[head.upper() for head in heads], *rows], _JUDGE_WIDTHS)
+    return table_lines(table, _JUDGE_WIDTHS)
 
 
 def between(one: Interval) -> str:
@@ -180,31 +182,24 @@ def hurt_words(one: Change) -> str:
     return f"{one.at:%Y-%m-%d %H:%M} {one.ref} {one.finding}: needed again {after}"
 
 
-PART_HEADS = ("freed GPU-hours", "stops", "returned")
-
-
-def part_rows(parts: Mapping[str, GroupTotals]) -> Sequence[tuple[str, ...]]:
-    """A name and its figures each: those of which most was freed, then the sum of the others."""
-    most = sorted(parts.items(), key=lambda item: -item[1].freed)
-    named, others = most[:_MOST_PARTS], [part for _, part in most[_MOST_PARTS:]]
-    if others:
-        rest = GroupTotals(
-            sum(one.freed for one in others),
-            sum(one.stops for one in others),
-            sum(one.returned for one in others),
-        )
-        named.append((f"{len(others)} more", rest))
-    return [(name, f"{one.freed:,.0f}", f"{one.stops}", f"{one.returned}") for name, one in named]
-
-
 _PART_WIDTHS = (44, 15, 6, 9)
 
 
-def _part_lines(by: str, parts: Mapping[str, GroupTotals]) -> Iterator[str]:
-    if parts:
-        yield ""
-        heads = [f"BY {by.upper()}", *(head.upper() for head in PART_HEADS)]
-        yield from table_lines([heads, *part_rows(parts)], _PART_WIDTHS, "  ")
+def part_tables(summary: Summary) -> Iterator[Table]:
+    """Figures by class, kind and others: the parts of which most was freed, then the sum of the others."""
+    for by, parts in summary.groups.items():
+        most = sorted(parts.items(), key=lambda item: -item[1].freed)
+        named, others = most[:_MOST_PARTS], [part for _, part in most[_MOST_PARTS:]]
+        if others:
+            rest = GroupTotals(
+                sum(one.freed for one in others),
+                sum(one.stops for one in others),
+                sum(one.returned for one in others),
+            )
+            named.append((f"{len(others)} more", rest))
+        rows = [(name, f"{one.freed:,.0f}", f"{one.stops}", f"{one.returned}") for name, one in named]
+        if rows:
+            yield Table((f"by {by}", "freed GPU-hours", "stops", "returned"), rows)
 
 
 _COLUMNS: Mapping[str, Callable[[tuple[str, Change]], Value]] = {
@@ -233,29 +228,25 @@ def backtest_markdown(result: Backtest) -> str:
     """For merge requests and wikis."""
     lines = [f"# Backtest of {count(result.days, 'day')}", "", escaped(headline(result)), ""]
     lines += [escaped(terms_words(result)), ""]
-    lines += [_table(heads(result), [(one.judge, *row_of(one)) for one in result.summaries])]
+    lines += [table_markdown(judges_table(result))]
     for summary in result.judged:
         lines += ["", f"## {escaped(summary.judge)}", ""]
         lines += [f"- {escaped(words)}" for words in details(summary, result)]
-        for by, parts in summary.groups.items():
-            lines += ["", _table((by, *PART_HEADS), part_rows(parts))] if parts else []
+        lines += [text for part in part_tables(summary) for text in ("", table_markdown(part))]
         lines += ["", "Needed again:", ""] if summary.hurt else []
         lines += [f"- {escaped(words)}" for words in hurt_list(summary)]
     lines += ["", "## Not known", "", *(f"- {escaped(words)}" for words in result.unknown)]
     return "\n".join(lines) + "\n"
 
 
-def heads(result: Backtest) -> Sequence[str]:
-    """Of the table of judges."""
-    return "policy or rule", "freed GPU-hours", "90 %", result.currency, "stops", "returned"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return table(heads, (map(escaped, row) for row in rows), numbers=frozenset(heads[1:]))
+def judges_table(result: Backtest) -> Table:
+    """The figures of all judges."""
+    head = ("policy or rule", "freed GPU-hours", "90 %", result.currency, "stops", "returned")
+    return Table(head, [(one.judge, *row_of(one)) for one in result.summaries])
 
 
 def row_of(one: Summary) -> Iterator[str]:
-    """The figures under `heads`, after the name."""
+    """The figures of a judge, after its name."""
     yield f"{one.freed.value:,.0f} ({share_of(one)})"
     yield between(one.freed)
     yield "-" if one.saved is None else money(one.saved.value)

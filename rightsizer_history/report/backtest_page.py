@@ -6,19 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from markupsafe import Markup
 
 from rightsizer.report.html import rendered
-from rightsizer.report.rows import Totals
 from rightsizer.text import instant, money, safe
 from rightsizer_history.backtest.summary import Summary
 from rightsizer_history.report.backtest import (
-    PART_HEADS,
     Backtest,
     details,
     headline,
-    heads,
     hurt_list,
+    judges_table,
     open_words,
-    part_rows,
-    row_of,
+    part_tables,
     share_of,
     terms_words,
 )
@@ -43,7 +40,7 @@ def backtest_html(result: Backtest) -> str:
         terms=terms_words(result),
         has_rules=bool(result.rules),
         plot=_plot(result),
-        judges=_table(heads(result), [(one.judge, *row_of(one)) for one in result.summaries]),
+        judges=judges_table(result),
         policies=[_policy(one, result) for one in result.judged],
         unknown=result.unknown,
     )
@@ -58,12 +55,11 @@ def _verdict(one: Summary) -> str:
 
 
 def _policy(summary: Summary, result: Backtest) -> Mapping[str, object]:
-    groups = {by: parts for by, parts in summary.groups.items() if parts}
     return {
         "name": summary.judge,
         "tiles": _tiles(summary, result),
         "details": details(summary, result),
-        "parts": [_table((f"by {by}", *PART_HEADS), part_rows(parts)) for by, parts in groups.items()],
+        "parts": tuple(part_tables(summary)),
         "hurt": tuple(hurt_list(summary)),
     }
 
@@ -76,11 +72,6 @@ def _tiles(one: Summary, result: Backtest) -> Iterator[tuple[str, str]]:
     stops = f"{one.returned.value:,.0f} of {one.stops.value:,.0f}"
     yield stops, f"stopped workloads worked again{open_stops}"
     yield f"{one.at_work}", "stopped at work"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Totals:
-    """The first column names, the others are figures."""
-    return Totals(heads[0], tuple(heads[1:]), tuple((name, tuple(cells)) for name, *cells in rows))
 
 
 class _Axes:

@@ -12,9 +12,9 @@ from typing import Any
 from rightsizer.config import FIELD_MANAGER, PREFIX
 from rightsizer.report.csv import Value, csv_lines
 from rightsizer.report.documents import API_VERSION, render, stamp
-from rightsizer.report.markdown import escaped, total_table
-from rightsizer.report.rows import ROWS, Totals
-from rightsizer.report.terminal import WIDTH, table_lines, wrapped
+from rightsizer.report.markdown import escaped, table_markdown
+from rightsizer.report.rows import ROWS
+from rightsizer.report.terminal import WIDTH, Table, table_lines, wrapped
 from rightsizer.text import count, instant, money, number, percent, short
 from rightsizer_history.ledger.sums import Hours, LedgerAccount, LedgerPart, Reclaim
 
@@ -58,30 +58,26 @@ def _reclaim_words(reclaim: Reclaim, currency: str) -> Iterator[str]:
         yield earlier
 
 
-def tables(account: LedgerAccount) -> Iterator[Totals]:
+def tables(account: LedgerAccount) -> Iterator[Table]:
     """Parts, leaders and trend."""
     money_head = (account.currency, "WASTED") if account.currency and account.total.cost else ()
-    head = ("HELD", "USED", "UNUSED", "UNKNOWN", "FREED", *money_head)
+    hours_head = ("HELD", "USED", "UNUSED", "UNKNOWN")
 
-    def cells(hours: Hours, reclaimed: float | None) -> tuple[str, ...]:
-        found = [hours.held, hours.used, hours.unused, hours.unknown]
-        freed = "" if reclaimed is None else short(reclaimed)
+    def cells(hours: Hours, *freed: str) -> tuple[str, ...]:
+        found = map(short, (hours.held, hours.used, hours.unused, hours.unknown))
         amounts = (hours.cost, hours.unused_cost) if money_head else ()
         costs = (_UNKNOWN if hours.has_no_price else short(amount) for amount in amounts)
-        return (*map(short, found), freed, *costs)
+        return (*found, *freed, *costs)
 
-    def part_rows(parts: Sequence[LedgerPart]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return tuple((one.name or NOBODY, cells(one.hours, one.reclaimed)) for one in parts[:ROWS])
+    def part_table(title: str, parts: Sequence[LedgerPart], more: int) -> Table:
+        rows = [(one.name or NOBODY, *cells(one.hours, short(one.reclaimed))) for one in parts[:ROWS]]
+        return Table((title, *hours_head, "FREED", *money_head), rows, more)
 
-    yield Totals(account.by, head, part_rows(account.parts), max(len(account.parts) - ROWS, 0))
+    yield part_table(account.by, account.parts, max(len(account.parts) - ROWS, 0))
     if account.by != "owner":
-        yield Totals("held most unused", head, part_rows(account.leaders), account.more_leaders)
-    days = tuple((f"{day}", cells(hours, None)) for day, hours in account.trend.items())
-    yield Totals(
-        "day",
-        tuple(name for name in head if name != "FREED"),
-        tuple((day, (*row[:4], *row[5:])) for day, row in days),
-    )
+        yield part_table("held most unused", account.leaders, account.more_leaders)
+    days = [(f"{day}", *cells(hours)) for day, hours in account.trend.items()]
+    yield Table(("day", *hours_head, *money_head), days)
 
 
 REMARKS = (
@@ -96,22 +92,16 @@ def ledger_table(account: LedgerAccount) -> str:
     if account.problems:
         lines += ["", "PROBLEMS", *(line for words in account.problems for line in wrapped(words, "  "))]
     for table in tables(account):
-        lines += ["", *_table_lines(table)]
+        figures = len(table.head) - 1
+        lines += ["", *table_lines(table, (WIDTH - _CELL * figures, *[_CELL - 1] * figures))]
     lines += ["", *(line for words in REMARKS for line in wrapped(words, ""))]
     return "\n".join(lines) + "\n"
-
-
-def _table_lines(table: Totals) -> Iterator[str]:
-    widths = (WIDTH - _CELL * len(table.head), *[_CELL - 1] * len(table.head))
-    yield from table_lines(table.lines, widths)
-    if table.more:
-        yield f"and {table.more} more"
 
 
 def ledger_markdown(account: LedgerAccount) -> str:
     """For merge requests and wikis."""
     blocks = ["# GPU ledger", "\n".join(f"{escaped(words)}  " for words in headline(account)).rstrip()]
-    blocks += [total_table(table) for table in tables(account)]
+    blocks += [table_markdown(table) for table in tables(account)]
     blocks += [escaped(words) for words in REMARKS]
     if account.problems:
         blocks += ["## Problems", "\n".join(f"- {escaped(words)}" for words in account.problems)]

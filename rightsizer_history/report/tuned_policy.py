@@ -9,7 +9,7 @@ import yaml
 from rightsizer.config import write_duration
 from rightsizer.policy.schema import KindDefaults, Policy
 from rightsizer.policy.thresholds import Judging, Thresholds
-from rightsizer.report.terminal import wrapped
+from rightsizer.report.terminal import Table, wrapped
 from rightsizer.text import count, safe, span
 from rightsizer_history.backtest.headroom import HeadroomChoice
 from rightsizer_history.backtest.summary import Summary
@@ -69,7 +69,7 @@ def _comments(
     )
     yield ""
     heads = ("policy or rule", "freed GPU-hours", "90 %", "net", "stops", "returned")
-    yield from judge_lines(heads, [_row(one, price) for one in result.summaries])
+    yield from judge_lines(Table(heads, [_row(one, price) for one in result.summaries]))
     yield from wrapped(
         f"NET is what is freed, less {price:g} GPU-hours for each return. Plain rules have no notice, cooldown or "
         "budget, and stop what policies protect.",

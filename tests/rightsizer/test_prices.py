@@ -329,16 +329,14 @@ def test_prices_missing_table_is_refused_with_file_name(tmp_path: pathlib.Path) 
         prices.load(tmp_path / "gone.yaml")
 
 
-DATA = {".yaml", ".css", ".js", ".html"}
-
-
 def test_wheel_contains_runtime_data_files(tmp_path: pathlib.Path) -> None:
     """The price list, and the pages' templates, style and script."""
     [built] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(built).namelist()
+    kinds = {".yaml", ".css", ".js", ".html"}
     packages = [ROOT / name for name in ("rightsizer", "rightsizer_history")]
-    files = {path for package in packages for path in package.rglob("*.*") if path.suffix in DATA}
-    assert {path.suffix for path in files} == DATA
+    files = {path for package in packages for path in package.rglob("*.*") if path.suffix in kinds}
+    assert {path.suffix for path in files} == kinds
     assert {str(path.relative_to(ROOT)) for path in files} <= set(names)
 
 
