@@ -27,7 +27,6 @@ from rightsizer.report import metrics as rightsizer_metrics
 from scripts import (
     chart_guardrails,
     chart_values,
-    dashboard_tables,
     doctor_tables,
     kind_tables,
     policy_tables,
@@ -97,21 +96,19 @@ def _exporter_settings() -> str:
     return table(("flag", "default", "meaning"), rows)
 
 
-def _handling(handling: Supported | Ignored) -> str:
-    match handling:
-        case Supported(equivalent):
-            return f"`{equivalent}`" if equivalent.startswith("--") else equivalent
-        case Ignored():
-            return "warning"
+def _handling(handling: Supported) -> str:
+    return f"`{handling.equivalent}`" if handling.equivalent.startswith("--") else handling.equivalent
 
 
 def _dcgm_flags() -> str:
-    """Flags with the same effect share a row."""
+    """Flags with the same effect share a row; `--help-dcgm` lists the ignored ones, too."""
     rows = []
-    for handling, alike in itertools.groupby(dcgm_flags(), key=lambda each: each.handling):
+    for handling, alike in itertools.groupby(dcgm_flags(), key=lambda flag: flag.handling):
+        if isinstance(handling, Ignored):
+            continue
         flags = list(alike)
-        names = ", ".join(f"`{name}`" for each in flags for name in each.names)
-        rows.append((names, ", ".join(f"`{each.variable}`" for each in flags), _handling(handling)))
+        names = ", ".join(f"`{name}`" for flag in flags for name in flag.names)
+        rows.append((names, ", ".join(f"`{flag.variable}`" for flag in flags), _handling(handling)))
     return table(("dcgm-exporter", "variable", "here"), rows)
 
 
@@ -149,29 +146,7 @@ def _metric(first: Metric, last: Metric) -> tuple[str, ...]:
         "" if renamed == name else renamed.removesuffix(f" {first.dcgm.unit}"),
         ", ".join(word for word in (first.kind.value, first.within.value) if word not in _USUAL),
         first.help if first is last else re.sub(rf"\b{low}\b", f"{low} to {high}", first.help),
-        source if not first.needs or _GENERATION.fullmatch(first.needs) else f"{source}; {first.needs}",
-    )
-
-
-_GENERATION = re.compile(r"\w+\+|before \w+")
-_GENERATIONS = ("Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
-
-
-def _generations() -> str:
-    """DCGM's metrics that the cards of a generation lack, as the rows of the catalogue say."""
-    rows = []
-    for metric in catalogue.metrics():
-        marks = ["✗" if _is_lacking(metric.needs, place) else "✓" for place in range(len(_GENERATIONS))]
-        if "✗" in marks and not re.search(r"NV(DEC|JPG|OFA)\d|NVLINK_COUNT", metric.dcgm.name):
-            rows.append((f"`{metric.dcgm.name}`", *marks))
-    return table(("metric", *_GENERATIONS), rows)
-
-
-def _is_lacking(needs: str, place: int) -> bool:
-    first = re.match(r"(\w+)\+", needs)
-    last = re.search(r"before (\w+)", needs)
-    return bool(
-        (first and place < _GENERATIONS.index(first[1])) or (last and place >= _GENERATIONS.index(last[1]))
+        f"{source}; {first.needs}" if first.needs else source,
     )
 
 
@@ -183,7 +158,13 @@ def _rightsizer_metrics() -> str:
     return table(("metric", "labels", "meaning"), rows)
 
 
+_EXPLAIN_FLAGS = ("inventory", "ledger", "operations", "prometheus", "signals")
+"""Pages that explain flags of gpu-rightsizer; docs/rightsizer.md has the others."""
+
+
 def _rightsizer_options() -> str:
+    """Those that no other page explains."""
+    elsewhere = "".join((DOCS / f"{page}.md").read_text() for page in _EXPLAIN_FLAGS)
     rows = (
         (
             f"`{option.flag}`",
@@ -192,6 +173,7 @@ def _rightsizer_options() -> str:
         )
         for group in options.ALL
         for option in group
+        if f"`{option.flag}" not in elsewhere
     )
     return table(("flag", "default", "meaning"), rows)
 
@@ -199,13 +181,10 @@ def _rightsizer_options() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "exporter-settings": _exporter_settings,
     "dcgm-flags": _dcgm_flags,
-    "generations": _generations,
     "metrics": _metrics,
     "text-labels": _text_labels,
     "rightsizer-options": _rightsizer_options,
     "rightsizer-metrics": _rightsizer_metrics,
-    "dashboard-panels": dashboard_tables.panels,
-    "dashboard-variables": dashboard_tables.variables,
     "doctor-checks": doctor_tables.checks,
     "doctor-rights": doctor_tables.rights,
     "kinds": kind_tables.kinds,
