@@ -130,6 +130,15 @@ def _make(world: World, obj: dict[str, Any], namespace: str) -> None:
         world.api.update({**made, "status": obj["status"]}, subresource="status")
 
 
+def age(world: World, kind: str, namespace: str, name: str, hours: float) -> None:
+    """Let our notes on a workload have been written earlier."""
+    obj = world.api.get(kind, namespace, name) or {"metadata": {}}
+    for key, text in obj["metadata"].get("annotations", {}).items():
+        if key.startswith("gpu-rightsizer.io/"):
+            aged = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", lambda found: _ago(found[0], hours), text)
+            world.api.patch(kind, namespace, name, {"metadata": {"annotations": {key: aged}}})
+
+
 class _Step:
     """One `when` and `then` of a scenario.
 
@@ -191,14 +200,7 @@ class _Step:
     def _age(self, hours: float) -> None:
         """Let our notes on all workloads have been written earlier."""
         for name, workload in self.given.items() if hours else ():
-            kind, namespace = workload["kind"], workload.get("namespace", self.namespace)
-            obj = self.world.api.get(kind, namespace, name)
-            for key, text in (obj or {"metadata": {}})["metadata"].get("annotations", {}).items():
-                if key.startswith("gpu-rightsizer.io/"):
-                    aged = re.sub(
-                        r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", lambda found: _ago(found[0], hours), text
-                    )
-                    self.world.api.patch(kind, namespace, name, {"metadata": {"annotations": {key: aged}}})
+            age(self.world, workload["kind"], workload.get("namespace", self.namespace), name, hours)
 
     def _plan(self) -> None:
         plan = self.world.run("plan", "-o", "json", *self.step.get("flags", []), policy=self.policy)

@@ -4,6 +4,7 @@ What is printed stands between `<!-- printed: COMMAND WORKLOAD -->` and `<!-- en
 Times, and names that are made up anew each time, are always the same there.
 """
 
+import json
 import pathlib
 import re
 import textwrap
@@ -16,18 +17,18 @@ import yaml
 from rightsizer.model import Action, FindingName
 from simulator.prometheus import Prometheus
 from tests.conftest import Golden
-from tests.rightsizer.test_scenarios import dated, give
+from tests.rightsizer.test_scenarios import age, dated, give
 from tests.rightsizer.world import World
 
 HERE = pathlib.Path(__file__).parents[1]
 DOCS = HERE.parents[1] / "docs"
-PAGES = ("rightsizer.md", "findings.md", "for-researchers.md")
+PAGES = ("concepts.md", "rightsizer.md", "findings.md", "for-researchers.md")
 EXAMPLES: dict[str, Any] = yaml.load(
     dated((HERE / "data" / "one-of-each.yaml").read_text()), Loader=yaml.CSafeLoader
 )
 _PART = re.compile(r"(<!-- printed: ([a-z]+) ([A-Za-z/-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _ALWAYS_NEW = {
-    r"\b20\d\d-\d\d-\d\d \d\d:\d\d\b": "2026-11-22 12:00",
+    r"\b20\d\d-\d\d-\d\d(\s+)\d\d:\d\d\b": r"2026-11-22\g<1>12:00",
     r"\buntil=20\d\d-\d\d-\d\d\b": "until=2026-11-25",
     r"\bGPU-[0-9a-f]{8}-\d{4}\b": "GPU-5c2e7f10-0001",
     r"\b(\d+[dh]) \d+[ms]\b": r"\1 30m",
@@ -35,7 +36,12 @@ _ALWAYS_NEW = {
     r"\bcoverage 95%": "coverage 100%",  # a sample on the very edge of one of twenty slots
     r"(?<=debug-shell)-[0-9a-f]{8}\b": "-1a2b3c4d",
     r"\bset it to 2\dm": "set it to 23m",
+    r"\b19\.\d GPU-hours": "19.5 GPU-hours",
     r"\bholds only \d\d samples": "holds only 13 samples",
+    r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ": "2026-11-22T12:00:00Z",
+    r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b": "7d3f2a10-5b1c-4e2f-9a6d-0c8e4b7f1a35",
+    r'(?<="resourceVersion": ")\d+': "4711",
+    r"\b20\d{6}-\d{6}-[0-9a-f]{6}\b": "20261122-120000-8a4c10",
 }
 _HEAD = re.compile(r"(?m)^(?=[a-z]+ .*\b[a-z-]+/[A-Z][A-Za-z]+/[a-z-]+|[a-z-]+/[A-Z])")
 
@@ -55,12 +61,44 @@ def printed(tmp_path: pathlib.Path, prometheus: Prometheus) -> Mapping[str, Call
             if one["reason"] not in {"Restored", "Confirmed"}
         }
     outcomes = applied[applied.index("Applying this plan") :]
+    decision = _decision(tmp_path, prometheus)
     return {
+        "decision": decision.__getitem__,
         "plan": lambda name: _about(name, plan),
         "apply": lambda name: _about(name, outcomes),
         "undo": lambda name: _about(name, back[back.rindex("\n\n", 0, back.rindex("done ")) :]),
         "event": lambda name: _told(events[name]),
         "sum": lambda _: outcomes.split("\n\n")[0].split("\ndone ")[0],
+    }
+
+
+def _decision(folder: pathlib.Path, prometheus: Prometheus) -> Mapping[str, str]:
+    """Each step of one decision: a Deployment is found idle, announced, stopped and restored."""
+    ref = "vision/Deployment/labeler"
+    policy = EXAMPLES["decision"]["policy"]
+    with World(folder, prometheus) as world:
+        give(world, EXAMPLES["decision"]["given"], "vision")
+        names = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE")
+        queries = [f'max_over_time({name}{{exported_namespace="vision"}}[1d])' for name in names]
+        series = {query: world.prometheus.query(query) for query in queries}
+        noticed = world.run("apply", "--yes", policy=policy).out
+        blocked = world.run("plan", "-o", "explain", policy=policy).out
+        age(world, "Deployment", "vision", "labeler", 5)
+        world.api.requests.clear()
+        applied = world.run("apply", "--yes", "--verify-for", "0", policy=policy).out
+        (patch,) = [one for one in world.api.requests.mutating() if one.path.endswith("/labeler")]
+        (event,) = [one for one in world.api.list("Event", "vision") if one["reason"] == "ScaledToZero"]
+        undone = world.run("undo", ref, "--yes").out
+    return {
+        "series": "\n".join(
+            f"{query} => {one['value'][1]}" for query, found in series.items() for one in found
+        ),
+        "plan": _about(ref, blocked),
+        "notice": _about(ref, noticed[noticed.index("Applying this plan") :]),
+        "patch": yaml.safe_dump(json.loads(_same(json.dumps(patch.json))), width=100).rstrip(),
+        "apply": _about(ref, applied[applied.index("Applying this plan") :]),
+        "event": _told(event),
+        "undo": undone[undone.index("done ") :].split("\n\n")[0],
     }
 
 
