@@ -8,7 +8,7 @@ from rightsizer.model import Decision, Node, Plan, Pod, Usage
 from rightsizer.model.gpu_fractions import gpus_of_node, part_of_devices
 from rightsizer.prices import Prices, PriceSource
 
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 NO_CLASS = "(none)"
 UNKNOWN_CLASS = "(unknown)"
 NO_MODEL = "(unknown)"
@@ -164,7 +164,7 @@ class _Counter:
     def _add_pod(self, account: CostTotals, pod: Pod) -> None:
         node = self.nodes.get(pod.node)
         whole = pod.gpus
-        hours = whole * self._held_s(pod) / _HOUR_S
+        hours = whole * held_h(pod, self._at - self._window, self._at)
         used = used_part(self._usages.get((pod.ref.namespace, pod.ref.name), ()), pod, node)
         found = self._prices.find(node)
         price = found[0] if found else None
@@ -179,11 +179,11 @@ class _Counter:
         account.cost_per_hour += whole * (price or 0.0)
         account.wasted_per_hour += 0.0 if used is None else whole * (price or 0.0) * (1.0 - used)
 
-    def _held_s(self, pod: Pod) -> float:
-        """How much of the window the pod has been there for."""
-        began = pod.held_since
-        age_s = (self._at - began).total_seconds() if began else 0.0
-        return max(0.0, min(age_s, self._window.total_seconds()))
+
+def held_h(pod: Pod, begin: datetime.datetime, end: datetime.datetime) -> float:
+    """Hours of a time in which the pod has been there."""
+    began = pod.held_since
+    return 0.0 if began is None else max((end - max(began, begin)).total_seconds(), 0.0) / HOUR_S
 
 
 def model_of(decision: Decision, nodes: Mapping[str, Node]) -> str:

@@ -24,10 +24,9 @@ from rightsizer.model import (
     Workload,
 )
 from rightsizer.model.gpu_fractions import gpus_of_node
-from rightsizer.planning.cost_summary import model_of, used_part
+from rightsizer.planning.cost_summary import HOUR_S, held_h, model_of, used_part
 from rightsizer.prices import Prices
 
-HOUR_S = 3600.0
 LONGEST = datetime.timedelta(days=1)
 """The most time that one plan stands for; the first plan, too, stands for as much."""
 _OVERLAP = datetime.timedelta(hours=1)
@@ -200,7 +199,7 @@ class Bookkeeper:
     ) -> UsageEntry:
         held = used = unknown = cost = unused_cost = unpriced = 0.0
         for pod, activity, price in pods:
-            hours = pod.gpus * _held_h(pod, part)
+            hours = pod.gpus * held_h(pod, *part)
             held += hours
             used += hours * (activity or 0.0)
             unknown += hours if activity is None else 0.0
@@ -282,14 +281,6 @@ class Bookkeeper:
                     record.gpus,
                     currency=self.prices.currency,
                 )
-
-
-def _held_h(pod: Pod, part: LedgerPeriod) -> float:
-    """Hours of the period in which the pod has been there."""
-    began = pod.held_since
-    if began is None:
-        return 0.0
-    return max((part.end - max(began, part.begin)).total_seconds(), 0.0) / HOUR_S
 
 
 def _holder_of(change: FoundChange) -> Holder:

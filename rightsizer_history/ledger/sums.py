@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Self
 
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import Action
+from rightsizer.planning.cost_summary import HOUR_S
 from rightsizer_history.ledger import BY
-from rightsizer_history.ledger.entries import HOUR_S, LONGEST, MADE, RETURNED, ChangeEntry
+from rightsizer_history.ledger.entries import LONGEST, MADE, RETURNED, ChangeEntry
 from rightsizer_history.ledger.files import (
     CHANGES,
     COLUMNS,
