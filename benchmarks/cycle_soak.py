@@ -25,8 +25,7 @@ from simulator.prometheus import Prometheus
 from simulator.series_store import Series
 from tests.rightsizer.metrics import ENGINE, UTIL
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 from tests.simulator.kube.manifests import pod
 
 _ROOT = Path(__file__).parents[1]

@@ -19,8 +19,7 @@ from rightsizer.model import Finding, Fleet
 from rightsizer.planning.breaker import parse_state, state_texts, stop_reason
 from rightsizer.text import decoded, read_instant
 from tests.rightsizer.build import AT, all_idle, judged, policy, rule, workload
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 OURS = "gpu-rightsizer.io/"
 KEYS: tuple[str, ...] = (

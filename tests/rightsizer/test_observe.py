@@ -5,8 +5,7 @@ import re
 import pytest
 
 from simulator.prometheus import Prometheus
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 
 def _finding(world: World, name: str) -> tuple[str, str]:

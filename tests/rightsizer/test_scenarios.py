@@ -18,7 +18,7 @@ import yaml
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.world import World, created, gpus_of
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created, gpus_of
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
 QUICK = {
@@ -26,26 +26,6 @@ QUICK = {
     *("missing-data-is-not-idleness", "one-device-of-many", "protected-by-class", "notices-come-first"),
 }
 """In every `make test`; the others by `make test-slow`."""
-BUDGETS = """
-budgets:
-  - {per: run, workloads: 100}
-  - {per: hour, workloads: 100}
-  - {scope: namespace, per: run, workloads: 100}
-  - {scope: owner, per: day, workloads: 100}
-"""
-"""The default ones would stop most of a world of a dozen GPUs."""
-EXAMPLE = re.sub(
-    r"(?m)^# (defaults:|  idle:|    \w+: .*)$",
-    r"\1",
-    (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text(),
-)
-"""With the same window for all kinds, as its comment shows it."""
-DEFAULT_POLICY = (
-    re.sub(r"^budgets:\n(?:  - .*\n)+", "", EXAMPLE, flags=re.MULTILINE).replace(
-        "defaults:\n", "defaults:\n  kinds: []\n"
-    )
-    + BUDGETS
-)
 
 
 def _cases() -> list[Any]:

@@ -16,8 +16,8 @@ import yaml
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import run_command
 from tests.rightsizer.kubectl import GPU, device_class, dra_gpu, resource_slice
-from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY, FOLDER, QUICK, dated, give
-from tests.rightsizer.world import World
+from tests.rightsizer.test_scenarios import FOLDER, QUICK, dated, give
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World
 
 Object = dict[str, Any]
 _KINDS = ("Namespace", "Node", "PriorityClass", "Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job")

@@ -9,8 +9,7 @@ import pytest
 from rightsizer.execute import deletion_cost
 from simulator.kube import Fault
 from tests.rightsizer.commands import Run
-from tests.rightsizer.test_scenarios import BUDGETS
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, World, created
 
 pytestmark = pytest.mark.prometheus
 

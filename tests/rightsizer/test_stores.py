@@ -19,8 +19,8 @@ from simulator.prometheus import Prometheus
 from simulator.series_store import Series, SeriesStore
 from tests.rightsizer.both_stores import EACH_OTHER, BothStores, Start
 from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY, FOLDER, give
-from tests.rightsizer.world import World
+from tests.rightsizer.test_scenarios import FOLDER, give
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 STORIES = (
     "idle-of-every-kind",

@@ -6,6 +6,7 @@ of a pod gets one day of series from a named profile.
 
 import datetime
 import pathlib
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,27 @@ from tests.rightsizer.given import (
     waiting,
 )
 from tests.rightsizer.relay import Relay
+
+BUDGETS = """
+budgets:
+  - {per: run, workloads: 100}
+  - {per: hour, workloads: 100}
+  - {scope: namespace, per: run, workloads: 100}
+  - {scope: owner, per: day, workloads: 100}
+"""
+"""The default ones would stop most of a world of a dozen GPUs."""
+EXAMPLE = re.sub(
+    r"(?m)^# (defaults:|  idle:|    \w+: .*)$",
+    r"\1",
+    (pathlib.Path(__file__).parents[2] / "deploy/examples/policy.yaml").read_text(),
+)
+"""With the same window for all kinds, as its comment shows it."""
+DEFAULT_POLICY = (
+    re.sub(r"^budgets:\n(?:  - .*\n)+", "", EXAMPLE, flags=re.MULTILINE).replace(
+        "defaults:\n", "defaults:\n  kinds: []\n"
+    )
+    + BUDGETS
+)
 
 
 class World:

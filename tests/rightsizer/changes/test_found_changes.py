@@ -23,8 +23,7 @@ from rightsizer.kube.api_objects import ObjectMeta, OwnerReference
 from rightsizer.kube.owner_kinds import ObjectSummary
 from rightsizer.model import ChangeRecord, Fleet, FoundChange, Node, ObjectRef
 from tests.rightsizer.build import AT, pod
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 REF = ObjectRef("apps/v1", "Deployment", "team", "evil")
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)

@@ -29,8 +29,7 @@ from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run
 from tests.rightsizer.execute.test_reconcile import AT_ONCE
 from tests.rightsizer.inventory.test_control_objects import scaled
-from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
 OWN = "gpu-rightsizer"
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)

@@ -22,8 +22,7 @@ from rightsizer.model import ClusterName
 from simulator.kube import Fault, Rule
 from simulator.prometheus import Prometheus
 from tests.rightsizer.fakeprometheus import SCALAR, Answer, serving
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 ROOT = pathlib.Path(__file__).parents[3]
 NOWHERE = "http://127.0.0.1:9"

@@ -15,8 +15,7 @@ from tests.rightsizer.commands import run_command
 from tests.rightsizer.given import H100
 from tests.rightsizer.metrics import COPY, MEMORY, POWER, UTIL
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

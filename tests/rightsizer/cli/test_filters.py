@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from rightsizer.cli.messages import progress
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 TWO_A_RUN = DEFAULT_POLICY.replace("{per: run, workloads: 100}", "{per: run, workloads: 2}", 1)
 

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from simulator.kube import Fault, Rule
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

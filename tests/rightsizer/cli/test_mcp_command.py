@@ -15,8 +15,7 @@ from mcp_types import CallToolResult, TextContent
 
 from rightsizer.report.answers import harmless
 from simulator.kube import Fault
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 ROOT = pathlib.Path(__file__).parents[3]
 ORDER = (

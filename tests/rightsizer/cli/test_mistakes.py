@@ -21,8 +21,7 @@ from rightsizer.__main__ import main
 from simulator.kube import Rule
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.fakeprometheus import SCALAR, Answer, Fake, serving
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 NOWHERE = "127.0.0.1:9"
 """Nobody listens on the port of `discard`."""

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from simulator.kube import Fault
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

@@ -21,8 +21,7 @@ from simulator.kube import Fault
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import run_command
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

@@ -19,8 +19,7 @@ from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.given import manifest
 from tests.rightsizer.memory import remember
-from tests.rightsizer.test_scenarios import BUDGETS
-from tests.rightsizer.world import World, created, gpus_of, stamp
+from tests.rightsizer.world import BUDGETS, World, created, gpus_of, stamp
 
 pytestmark = pytest.mark.prometheus
 

@@ -16,8 +16,7 @@ import pytest
 
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created, stamp
+from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 

@@ -13,8 +13,7 @@ import pytest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.execute.test_reconcile import AT_ONCE
 from tests.rightsizer.inventory.test_control_objects import queued, scaled
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

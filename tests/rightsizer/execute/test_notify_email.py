@@ -14,8 +14,7 @@ from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.policy.schema import Target
 from tests.rightsizer.mailserver import MailServer, receiving_mail
 from tests.rightsizer.receiver import Receiver
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 AT = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 """Of every outcome."""

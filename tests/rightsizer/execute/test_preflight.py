@@ -13,8 +13,7 @@ from simulator.kube import Fault
 from tests.rightsizer.commands import Run
 from tests.rightsizer.given import manifest
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

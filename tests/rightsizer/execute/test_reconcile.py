@@ -15,8 +15,7 @@ from rightsizer.planning.kept_sizes import MOST, NAME
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.kubectl import claim
-from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

@@ -12,8 +12,7 @@ from rightsizer.changes.found_changes import speaks_for
 from rightsizer.model import ObjectRef
 from tests.rightsizer.commands import Run
 from tests.rightsizer.memory import remember
-from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
 UNDO = "gpu-rightsizer.io/undo"
 _HEAD = "apiVersion: gpu-rightsizer.io/v1alpha1\nkind: Policy\n"

@@ -17,8 +17,7 @@ from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.model import Outcome, Result
 from tests.rightsizer.commands import Run
 from tests.rightsizer.readers import Readers
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created, stamp
+from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 

@@ -25,8 +25,7 @@ from simulator.kube import ApiServer
 from tests.rightsizer.given import manifest
 from tests.rightsizer.kind_cases import CASES
 from tests.rightsizer.memory import remember
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import stamp
+from tests.rightsizer.world import DEFAULT_POLICY, stamp
 
 TEAM, OWN = "team", "gpu-rightsizer"
 OBJECTS = (

@@ -17,8 +17,7 @@ from rightsizer.model import ChangeOutcome, ChangeRecord, FoundChange, ObjectRef
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import workload
 from tests.rightsizer.memory import remember
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created, stamp
+from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 

@@ -10,8 +10,7 @@ from rightsizer.policy.policy_file import parse
 from rightsizer.report import events
 from rightsizer.report.events import REASONS, ChangeEvent
 from simulator.kube import Rule
-from tests.rightsizer.test_scenarios import BUDGETS
-from tests.rightsizer.world import World, created, gpus_of
+from tests.rightsizer.world import BUDGETS, World, created, gpus_of
 
 OWN = "gpu-rightsizer"
 USER = f"system:serviceaccount:{OWN}:gpu-rightsizer"

@@ -12,8 +12,7 @@ from rightsizer.guardrails.rbac import grants
 from rightsizer.policy.policy_file import parse
 from simulator.kube import Fault, Rule
 from tests.rightsizer.commands import Run, run_command
-from tests.rightsizer.test_scenarios import BUDGETS
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, World, created
 
 pytestmark = pytest.mark.prometheus
 

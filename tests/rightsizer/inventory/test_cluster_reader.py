@@ -33,8 +33,7 @@ from tests.rightsizer.kubectl import (
     resource_slice,
     using,
 )
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 
 OTHER = "other-team"
 STATE = "gpu-rightsizer"

@@ -15,8 +15,7 @@ from rightsizer.execute.undo import find_undoable, undo_changes
 from rightsizer.kube.cluster import Cluster
 from simulator.kube import Rule
 from tests.rightsizer.given import manifest
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

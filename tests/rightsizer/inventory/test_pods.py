@@ -12,8 +12,7 @@ from rightsizer.inventory.pods import PodReader
 from rightsizer.inventory.workload_builder import ClusterState, build_fleet
 from rightsizer.kube.api_objects import LabelSelector, LabelSelectorRequirement, PodObject
 from tests.rightsizer.kubectl import Object, fleet_of, node, pod
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created, stamp
+from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 
 def _finding(world: World, name: str) -> tuple[str, str]:

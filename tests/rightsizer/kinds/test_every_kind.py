@@ -11,8 +11,7 @@ from rightsizer.doctor.rights import RIGHTS, Command, needed
 from simulator.kube import Rule
 from simulator.prometheus import Prometheus
 from tests.rightsizer.kind_cases import CASES, value_at
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("every-kind")]
 

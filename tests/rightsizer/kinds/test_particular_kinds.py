@@ -13,8 +13,7 @@ from rightsizer.model import Action, ObjectRef, Proposal
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import AT, workload
 from tests.rightsizer.kind_cases import ray_cluster
-from tests.rightsizer.test_scenarios import BUDGETS, DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

@@ -10,8 +10,7 @@ import pytest
 
 from simulator.prometheus import Prometheus
 from tests.rightsizer.kind_cases import CASES, RUN_POLICY, SUSPENDED, value_at
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("states")]
 

@@ -7,8 +7,7 @@ import pytest
 
 from simulator.kube import Fault, LoggedRequest, Rule
 from tests.rightsizer.commands import Run
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World, created
+from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 

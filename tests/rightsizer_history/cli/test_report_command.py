@@ -15,8 +15,7 @@ from rightsizer_history.ledger import BY
 from tests.rightsizer.cli.test_run_command import running, wait_for
 from tests.rightsizer.commands import Run, run_command
 from tests.rightsizer.reported import full_plan
-from tests.rightsizer.test_scenarios import DEFAULT_POLICY
-from tests.rightsizer.world import World
+from tests.rightsizer.world import DEFAULT_POLICY, World
 from tests.rightsizer_history.ledger.recorded import record
 from tests.rightsizer_history.report.test_ledger_forms import VALIDATOR
 
