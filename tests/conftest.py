@@ -1,10 +1,14 @@
-"""Fixtures of all tests: golden files, the flag that rewrites them, and a real Prometheus."""
+"""Fixtures of all tests: golden files, the flag that rewrites them, and a real Prometheus.
+
+A fixture imports what it starts: collecting the tests of a pure function imports no simulator.
+"""
 
 import difflib
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -18,8 +22,10 @@ from simulator.controlplane.programs import (
     MissingProgramsError,
     find,
 )
-from simulator.prometheus import Prometheus
 from tests.compiling import compile_for_workers
+
+if TYPE_CHECKING:
+    from simulator.prometheus import Prometheus
 
 Golden = Callable[[str, str], None]
 
@@ -106,7 +112,9 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 @pytest.fixture
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Prometheus"]:
     """An empty Prometheus without scrape targets; for tests with the marker `prometheus`."""
+    from simulator.prometheus import Prometheus  # noqa: PLC0415 - only for tests that start it
+
     with Prometheus(tmp_path_factory.mktemp("prometheus")) as running:
         yield running
