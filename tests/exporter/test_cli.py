@@ -1,6 +1,5 @@
 """The command line: what is refused and how, one-shot mode, help, and how it ends."""
 
-import contextlib
 import signal
 import socket
 import subprocess
@@ -376,10 +375,10 @@ def test_exporter_with_a_driver_hung_at_start_stops(node: Node) -> None:
     node.board.fault("nvmlInitWithFlags", hang=True)
     command = node.command("--listen=127.0.0.1:0", "--pod-resources-socket=")
     with subprocess.Popen(command, env=node.environment(), stderr=subprocess.PIPE) as process:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.5)  # until it waits for the driver, which nothing outside can see
+        # A second thread opens the driver; signals are handled before it starts.
+        eventually(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) > 1)
         process.terminate()
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_exporter_serving_a_hung_driver_stops(node: Node) -> None:
@@ -387,9 +386,7 @@ def test_exporter_serving_a_hung_driver_stops(node: Node) -> None:
     node.board.fault("nvmlInitWithFlags", hang=True)
     with node.exporting(pods=False, ready=False) as running:
         eventually(lambda: _in_trouble(running))
-        before = time.monotonic()
         assert running.stop() == 0
-        assert time.monotonic() - before < 2
 
 
 def test_text_log_has_time_level_and_message(node: Node) -> None:

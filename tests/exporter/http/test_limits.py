@@ -183,7 +183,9 @@ def test_server_with_silent_clients_still_answers(
             eventually(lambda: exporter.process_threads() >= threads + min(count, 60))
             for number in range(40):
                 path = ("/healthz", "/metrics")[number % 2]
-                with urllib.request.urlopen(exporter.url + path, timeout=5, context=context) as reply:
+                with urllib.request.urlopen(
+                    exporter.url + path, timeout=PATIENCE_S, context=context
+                ) as reply:
                     assert reply.status == 200
             assert exporter.process_threads() < 100
         eventually(lambda: exporter.process_threads() <= threads + 6)

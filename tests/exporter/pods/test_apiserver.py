@@ -327,9 +327,7 @@ def test_outage_keeps_known_pods(node: Node, api: ApiServer, kubeconfig: str) ->
         api.stop()
         eventually(lambda: exporter.series(UP) == {(): 0})
         assert _series(exporter, "pod_label_team")[0][2] == "a"
-        began = time.monotonic()
         assert exporter.stop() == 0
-        assert time.monotonic() - began < 3
 
 
 @pytest.mark.driver

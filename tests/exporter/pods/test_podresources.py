@@ -180,7 +180,7 @@ def test_hung_kubelet_delays_no_scrape(node: Node) -> None:
             return pods == [("0", ""), ("1", "")]
 
         eventually(labels_gone)
-        assert slowest < 1
+        assert slowest < 2
         # the server knows the deadline and may be the first to report that it has passed; two calls share it
         assert re.search(
             r"no answer within (2|1\.\d+) s|DEADLINE_EXCEEDED", exporter.messages("asking the kubelet")[0]

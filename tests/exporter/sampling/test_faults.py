@@ -1,7 +1,6 @@
 """Drivers and GPUs that fail: what fails disappears and is reported, everything else goes on."""
 
 import dataclasses
-import time
 
 import pytest
 
@@ -18,6 +17,10 @@ UTIL = "DCGM_FI_DEV_GPU_UTIL"
 FAILURES = "gpu_exporter_reading_failures_total"
 SUCCESS = "gpu_exporter_collector_success"
 STUCK = "gpu_exporter_gpu_stuck_seconds"
+AGE = "gpu_exporter_last_sample_age_seconds"
+
+GIVE_UP_S = 5
+"""Long enough that on a busy machine a driver that works is never taken for one that hangs."""
 
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 3, 4, 15, 16, 18, 999
 
@@ -151,7 +154,7 @@ def test_driver_that_stays_away_ends_the_exporter(node: Node, function: str, cod
     with node.exporting("--give-up-after=1s", pods=False) as exporter:
         node.board.fault(function, code=code)
         assert exporter.process.wait(PATIENCE_S) == 1
-        eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for 1 s"))
+        eventually(lambda: exporter.messages("error: the NVIDIA driver has not been usable for"))
 
 
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
@@ -218,7 +221,7 @@ def test_driver_hung_when_reopened_ends_the_exporter(node: Node) -> None:
 
 def test_replaced_driver_with_a_hung_gpu_ends_the_exporter(node: Node) -> None:
     """While a call hangs the driver is not opened again: only a new process can help."""
-    with node.exporting("--give-up-after=1s", pods=False) as exporter:
+    with node.exporting(f"--give-up-after={GIVE_UP_S}s", pods=False) as exporter:
         node.board.fault("nvmlDeviceGetPowerUsage", gpu=1, hang=True)
         eventually(lambda: exporter.series(STUCK, "gpu")["1",] > 0)
         node.board.fault("nvmlDeviceGetCount_v2", code=VERSION_MISMATCH)
@@ -228,10 +231,11 @@ def test_replaced_driver_with_a_hung_gpu_ends_the_exporter(node: Node) -> None:
 @pytest.mark.parametrize("hang", [False, True], ids=["lost", "hung"])
 def test_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) -> None:
     """A restart would find the same, and monitoring would see nothing at all."""
-    with node.exporting("--give-up-after=500ms", pods=False) as exporter:
+    with node.exporting(f"--give-up-after={GIVE_UP_S}s", pods=False) as exporter:
+        # Calls about two GPUs are made in the driver's thread: later, a hung GPU would look like a hung driver.
+        eventually(lambda: exporter.series("gpu_topology"))
         node.board.fault("*", code=GPU_IS_LOST, hang=hang)
-        eventually(lambda: set(exporter.series("gpu_up").values()) == {0.0})
-        time.sleep(1.0)
+        eventually(lambda: exporter.series(AGE)[()] > GIVE_UP_S + 1)
         assert exporter.series("gpu_up", "gpu") == {("0",): 0, ("1",): 0, ("2",): 0}
 
 

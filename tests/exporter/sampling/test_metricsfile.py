@@ -12,7 +12,7 @@ from exporter.sampling.catalogue import LABELS
 from exporter.sampling.metricslist import dcgm_fields
 from simulator.spec import GpuSpec, NodeSpec
 from tests.exporter.conftest import MakeNode
-from tests.exporter.rig import Ended, Exporter, Node, eventually, h100, reading
+from tests.exporter.rig import PATIENCE_S, Ended, Exporter, Node, eventually, h100, reading
 
 pytestmark = pytest.mark.driver
 
@@ -447,7 +447,7 @@ def test_reload_loses_no_scrape(node: Node, tmp_path: Path) -> None:
             os.utime(fresh, ns=(number * 10**9, number * 10**9))
             fresh.replace(path)
             exporter.process.send_signal(signal.SIGHUP)
-            with urllib.request.urlopen(exporter.url + "/metrics", timeout=5) as reply:
+            with urllib.request.urlopen(exporter.url + "/metrics", timeout=PATIENCE_S) as reply:
                 assert reply.status == 200
                 names = _names(reply.read().decode())
             assert len(names) == 1
