@@ -113,7 +113,8 @@ class Ledger:
 
     def _content(self, file: LedgerFile) -> "LedgerContent | str":
         try:
-            merged = _ours(self.folder.read(file.path, ())[0], file.table)["merged"]
+            told, _ = self.folder.read(file.path, COLUMNS[file.table], only_metadata=True)
+            merged = _ours(told, file.table)["merged"]
         except UnreadableFileError as error:
             return f"{self.folder.url}/{file.path}: left out, cannot be read: {error}"
         held = filter(None, (file_of(f"{file.cluster}/{name}") for name in merged or (file.name,)))

@@ -89,8 +89,10 @@ class ParquetFolder:
         except (OSError, ValueError) as error:
             raise self._error(error) from error
 
-    def read(self, name: str, columns: Collection[str]) -> tuple[dict[str, Any], Any]:
-        """The metadata and these columns of a file; no table without columns.
+    def read(
+        self, name: str, columns: Collection[str], *, only_metadata: bool = False
+    ) -> tuple[dict[str, Any], Any]:
+        """The metadata and these columns of a file, which must be there; no table if only the metadata are wanted.
 
         Raises:
             UnreadableFileError: It is not one of ours.
@@ -100,7 +102,9 @@ class ParquetFolder:
         try:
             with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
                 told = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
-                table = file.read([*columns]) if columns else None
+                if lacking := {*columns} - {*file.schema_arrow.names}:
+                    raise UnreadableFileError(f"it lacks the column {min(lacking)}")
+                table = None if only_metadata else file.read([*columns])
         except (OSError, ValueError, KeyError) as error:
             raise UnreadableFileError(str(error)) from error
         return told, table

@@ -10,6 +10,7 @@ import sys
 import time
 
 import hypothesis
+import pyarrow.parquet
 import pytest
 from hypothesis import strategies as st
 
@@ -155,6 +156,18 @@ def test_broken_file_is_named_and_the_others_count(tmp_path: pathlib.Path, conte
     assert len(found.problems) == 1
     assert found.problems[0].startswith(f"{broken}: left out, cannot be read: ")
     assert _close(found.total, _expected(full_plan(), 2.0))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_file_without_a_column_is_named_and_the_others_count(tmp_path: pathlib.Path, place: int) -> None:
+    """Whether it is the first that DuckDB reads or a later one."""
+    for plan in cycles(full_plan(), 3, HOUR):
+        record(tmp_path, plan, merges=False)
+    (lacking,) = (tmp_path / "prod").glob(f"*run-00{place}.parquet")
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(lacking).drop_columns("held_h"), lacking)
+    found = account(tmp_path, end=plan.at + MINUTE)
+    assert found.problems == [f"{lacking}: left out, cannot be read: it lacks the column held_h"]
+    assert found.total.held > 0
 
 
 @pytest.mark.parametrize("merges", [True, False], ids=["merged", "beside-each-other"])
