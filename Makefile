@@ -53,6 +53,15 @@ test: setup ## the tests that take little time; what needs a program or GPU that
 	@scripts/install-tools --optional
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not deep and not controlplane" $(PYTEST_ARGS)
 
+.PHONY: try
+try: setup ## the tests, scenarios and golden files that name a finding: FINDING=too-many-gpus
+	@[ -n "$(FINDING)" ] || { echo "make try: of which finding? make try FINDING=too-many-gpus" >&2; exit 2; }
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) \
+		$$(grep -lEi 'FindingName\.$(subst -,_,$(FINDING))\b' tests/rightsizer/findings/test_*.py) \
+		$$(grep -lE 'finding: $(FINDING)\b' tests/rightsizer/scenarios/*.yaml | \
+			sed 's|.*/\(.*\)\.yaml|tests/rightsizer/test_scenarios.py::test_scenario_steps_meet_expectations[\1]|')
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) -m "golden and not slow" tests/rightsizer/policy tests/rightsizer/report
+
 .PHONY: test-slow
 test-slow: setup ## the tests that take long, and nothing else
 	@scripts/install-tools --optional
