@@ -14,8 +14,8 @@ from rightsizer.changes.record_codec import (
     HISTORY_ANNOTATION,
     UNDO_ANNOTATION,
     came_back_after,
-    read_history,
-    recorded_changes,
+    earlier_ends,
+    own_change,
 )
 from rightsizer.cli.crontab import parse_schedule
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
@@ -206,7 +206,7 @@ _NOT_FOUND = b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound
 
 
 def _cluster(data: bytes) -> None:
-    build_fleet(read_cluster(_FuzzedCluster(data), RECORDABLE_KINDS, state_namespace="rightsizer"))
+    build_fleet(read_cluster(_FuzzedCluster(data), RECORDABLE_KINDS))
 
 
 def _each(data: bytes, *reads: Callable[[Cluster], object]) -> None:
@@ -262,10 +262,10 @@ def _notes(data: bytes) -> None:
         PREFIX + name: text
         for name in ("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until")
     }
-    recorded_changes(annotations, [AT])
+    own_change(annotations)
     came_back_after(annotations, [AT])
     original_replicas(annotations)
-    read_history({HISTORY_ANNOTATION: text})
+    earlier_ends({HISTORY_ANNOTATION: text})
     rows = (*KINDS, *CONTROL_OBJECT_KINDS)
     with contextlib.suppress(
         ValueError

@@ -96,7 +96,6 @@ def facts(**changes: Any) -> Facts:
         "max_samples": 50_000_000,
         "host": "https://api:6443",
         "policy": enforcing(budgets=ROOMY),
-        "evicts": True,
         "fleet": fleet(),
         "allowed": dict.fromkeys(RIGHTS, True),
         "server": server(),
@@ -197,14 +196,8 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     "undo-denied": ({"allowed": denied(Command.UNDO)}, "undo", Status.WARNING, "patch deployments.apps"),
     "discovery": ({}, "discovery", Status.OK, "all 2 required rights"),
     "apply": ({}, "apply", Status.OK, "rights"),
-    "plan-evicting": (
+    "plan-without-secrets": (
         {"allowed": {right: right.resource != "secrets" for right in RIGHTS}},
-        "plan",
-        Status.WARNING,
-        "list secrets",
-    ),
-    "plan-not-evicting": (
-        {"allowed": {right: right.resource != "secrets" for right in RIGHTS}, "evicts": False},
         "plan",
         Status.OK,
         "rights are granted",

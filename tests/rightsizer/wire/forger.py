@@ -14,7 +14,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record, write_history
+import msgspec
+
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef
 from simulator.kube import ApiServer
 from simulator.kube.errors import ApiError
@@ -110,7 +112,10 @@ class Forger:
             for number in range(8)
         ]
         record = ChangeRecord(at, "run-x", "scale-to-zero", gpus, edits=(edit,))
-        annotations = {HISTORY_ANNOTATION: write_history(past), UNDO_ANNOTATION: encode_record(record)}
+        annotations = {
+            HISTORY_ANNOTATION: msgspec.json.encode(past).decode(),
+            UNDO_ANNOTATION: encode_record(record),
+        }
         self._annotate("plain", annotations)
         self._annotate(self._dice.choice(["first", "second"]), annotations)
 
