@@ -1,15 +1,21 @@
 """How the GPUs of a node are connected. Read only on request, and again if the number of GPUs changes.
 
-Calls about two GPUs are not made in the threads of single GPUs: a GPU that hangs would block the others.
+Calls about two GPUs are made in a thread of their own: a GPU that hangs would block the others, or the driver.
 """
 
+import concurrent.futures
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import pynvml
 
 from exporter.errors import ReadingError
 from exporter.nvml.codes import text
+from exporter.nvml.workers import Worker
+
+_AWAITED_S = 1.0
+"""How long a cycle waits for them, once: eight GPUs take some milliseconds."""
 
 _PATHS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two GPUs on one board
@@ -45,23 +51,28 @@ class Topology:
     def __init__(self) -> None:
         self._wanted = False
         self._count = 0
-        self._peers: dict[str, tuple[Peer, ...]] = {}
+        self._reading: Future[dict[str, tuple[Peer, ...]]] | None = None
 
     def of(self, uuid: str) -> tuple[Peer, ...] | None:
         """A GPU's peers; None if they have not been read yet, which requests them."""
         self._wanted = True
-        return self._peers.get(uuid)
+        reading = self._reading
+        return reading.result().get(uuid) if reading is not None and reading.done() else None
 
     def refresh(self, count: int) -> None:
-        """Read them if they are requested and the number of GPUs has changed."""
-        if self._wanted and count != self._count:
+        """Read them if they are requested and the number of GPUs has changed; not while a GPU hangs in it."""
+        is_pending = self._reading is not None and not self._reading.done()
+        if self._wanted and count != self._count and not is_pending:
             self._count = count
-            self._peers = dict(_read(count))
+            worker = Worker("topology", lambda: 0.0)  # nobody asks how long it has been busy
+            self._reading = worker.submit(lambda: dict(_read(count)))
+            worker.stop()
+            concurrent.futures.wait([self._reading], timeout=_AWAITED_S)
 
     def forget(self) -> None:
         """Read them again on the next request."""
         self._count = 0
-        self._peers = {}
+        self._reading = None
 
 
 class _Gpu(NamedTuple):

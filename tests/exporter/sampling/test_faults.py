@@ -232,11 +232,18 @@ def test_replaced_driver_with_a_hung_gpu_ends_the_exporter(node: Node) -> None:
 def test_lost_or_hung_gpu_does_not_end_the_exporter(hang: bool, node: Node) -> None:
     """A restart would find the same, and monitoring would see nothing at all."""
     with node.exporting(f"--give-up-after={GIVE_UP_S}s", pods=False) as exporter:
-        # Calls about two GPUs are made in the driver's thread: later, a hung GPU would look like a hung driver.
-        eventually(lambda: exporter.series("gpu_topology"))
         node.board.fault("*", code=GPU_IS_LOST, hang=hang)
         eventually(lambda: exporter.series(AGE)[()] > GIVE_UP_S + 1)
         assert exporter.series("gpu_up", "gpu") == {("0",): 0, ("1",): 0, ("2",): 0}
+
+
+def test_gpu_that_hangs_from_the_start_costs_only_itself(node: Node) -> None:
+    """Also calls about it and another one: else the driver would seem to hang, and each restart end likewise."""
+    node.board.fault("*", gpu=1, hang=True)
+    with node.exporting(f"--give-up-after={GIVE_UP_S}s", pods=False) as exporter:
+        eventually(lambda: exporter.series(STUCK, "gpu")["1",] > GIVE_UP_S + 1)
+        assert _gpus(exporter, POWER) == ["0", "2"]
+        assert exporter.series("gpu_exporter_nvml_up") == {(): 1}
 
 
 def test_not_available_values_are_absent(node: Node) -> None:
