@@ -25,7 +25,6 @@ PLACES = (
     "deploy/helm/gpu-rightsizer/README.md",
     "deploy/README.md",
     "deploy/kustomize/**/*.yaml",
-    "README.md",
     "docs/install.md",
     "tests/deploy/test_kustomize.py",
     "tests/exporter/render/golden/*.prom",

@@ -41,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_version_is_the_same_everywhere() -> None:
-    """Package, exporter, chart, image, README and installation: only the changelog's section is written for a tag."""
+    """Package, exporter, chart, image and installation: only the changelog's section is written for a tag."""
     assert problems_of(ROOT, f"v{VERSION}") in ([], [f"CHANGELOG.md: has no section {VERSION}"])
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
@@ -54,7 +54,7 @@ def test_set_version_makes_a_tag_releasable(checkout: Path) -> None:
     ]
     changed = set_version(checkout, "9.8.7", datetime.date(2027, 1, 2))
     assert problems_of(checkout, "v9.8.7") == []
-    assert {"pyproject.toml", "README.md", "deploy/helm/gpu-rightsizer/Chart.yaml"} <= set(changed)
+    assert {"pyproject.toml", "docs/install.md", "deploy/helm/gpu-rightsizer/Chart.yaml"} <= set(changed)
     assert "\n## Unreleased\n\n## 9.8.7 - 2027-01-02\n" in (checkout / "CHANGELOG.md").read_text()
     (checkout / "exporter/__init__.py").write_text('__version__ = "9.8.6"\n')
     assert problems_of(checkout, "v9.8.7") == ["exporter/__init__.py: does not name version 9.8.7"]
