@@ -400,7 +400,7 @@ OPT_OUTS = {
             "came-back-after": "31h10m",
             "manifest": "run-1",
             "pod": "a/b",
-            "gpus": "1",
+            "history": "[]",
         },
         Mode.ENFORCE,
         None,
