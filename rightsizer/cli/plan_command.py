@@ -38,7 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
             f"--ledger records the cluster as it is now, but this plan cannot be applied: {look.why}"
         )
     session = PlanSession(arguments, look)
-    # A plan of a file has no cluster to ask.
     recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name) if arguments.ledger else None
     with progress():
         whole = session.observe()
