@@ -378,7 +378,7 @@ def test_memory_store_end_without_the_right_is_left_to_the_object(
     api: ApiServer, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An owner may undo a change of a workload without any right on the state namespace."""
-    caplog.set_level("INFO", logger="rightsizer")
+    caplog.set_level("INFO")
     api.deny(Rule("*", resources=("configmaps",)))
     store.end(ITEM.ref, ChangeOutcome.UNDONE, AT)
     assert "that changes of research/Deployment/w ended is not recorded" in caplog.text

@@ -400,7 +400,7 @@ OPT_OUTS = {
             "came-back-after": "31h10m",
             "manifest": "run-1",
             "pod": "a/b",
-            "history": "[]",
+            "gpus": "1",
         },
         Mode.ENFORCE,
         None,
