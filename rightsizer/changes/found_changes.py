@@ -1,13 +1,30 @@
-"""The undo records that objects carry, and about which workloads they may be. Pure.
+"""The changes that objects and saved manifests record: budgets over time and cooldowns count them. Pure.
 
-Anybody who may annotate an object can write one: it shows whether a change of the memory is in effect, and adds none.
+Anybody who may annotate an object can write a history. A change that the memory lacks, or that gpu-rightsizer
+cannot have made, starts a cooldown of that object only. It is reported, and charged to no budget.
 """
 
+import dataclasses
 import datetime
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
-from rightsizer.changes.record_codec import UNDO_ANNOTATION, read_undo_record
+import msgspec
+
+from rightsizer.changes.memory import MONTH
+from rightsizer.changes.record_codec import (
+    CLASS_ANNOTATION,
+    GPUS_ANNOTATION,
+    HISTORY_ANNOTATION,
+    MANIFEST_LABEL,
+    POD_ANNOTATION,
+    UNDO_ANNOTATION,
+    manifest_name,
+    read_undo_record,
+    recorded_changes,
+)
 from rightsizer.kube.api_objects import ObjectMeta
+from rightsizer.kube.object_names import is_possible
 from rightsizer.kube.owner_kinds import (
     CONTROL_OBJECTS,
     STOPPED_FOR_OWNER,
@@ -15,34 +32,53 @@ from rightsizer.kube.owner_kinds import (
     OwnerKind,
     owner_kind,
 )
-from rightsizer.model import UNREADABLE, ObjectRef
+from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChange, ObjectRef, Pod
+from rightsizer.text import count
+
+AHEAD = datetime.timedelta(days=2)
+"""How far the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
 
 
-def recorded_changes(
-    carriers: Iterable[ObjectSummary],
-) -> tuple[dict[str, datetime.datetime], list[str]]:
-    """When each workload was last changed according to undo records, and problems with records, in words.
+def changes_of(
+    controllers: Iterable[ObjectSummary], evictions: Iterable[ObjectMeta], pods: Iterable[Pod]
+) -> tuple[list[FoundChange], list[str]]:
+    """The changes, oldest first, and problems with records, in words.
 
-    The time of a record that cannot be read is after all others.
+    `controllers` may carry a record, and `evictions` are the Secrets with manifests of evicted pods. `pods` hold GPUs:
+    the eviction of one that still has them never took effect.
     """
-    found: dict[str, datetime.datetime] = {}
+    found: list[FoundChange] = []
     problems: list[str] = []
-    for item in carriers:
-        if UNDO_ANNOTATION not in (item.metadata.annotations or {}) or is_copy(item.ref, item.metadata):
+    for item in controllers:
+        annotations = item.metadata.annotations or {}
+        workload, priority_class = _recorded_workload(annotations)
+        if not speaks_for(item.ref, workload):
+            problems.append(
+                f"{item.ref}: its annotation {UNDO_ANNOTATION} names {workload}, for which it cannot speak"
+            )
+            workload = None
+        if is_copy(item.ref, item.metadata):
             continue
-        record = UNREADABLE
-        try:
-            record = read_undo_record(item.metadata.annotations or {}) or UNREADABLE
-        except ValueError:
-            words = "cannot be read; it counts as changed right now"
-            problems.append(f"{item.ref}: its annotation {UNDO_ANNOTATION} {words}")
-        about = record.workload or item.controls or item.ref
-        if not speaks_for(item.ref, record.workload):
-            words = f"names {record.workload}, for which it cannot speak"
-            problems.append(f"{item.ref}: its annotation {UNDO_ANNOTATION} {words}")
-            about = item.controls or item.ref
-        found[about.full_name] = max(record.at, found.get(about.full_name, record.at))
-    return found, sorted(problems)
+        past = recorded_changes(annotations)
+        found.extend(
+            FoundChange(
+                workload or item.controls or item.ref,
+                msgspec.structs.replace(change, gpus=max(change.gpus, 0), priority_class=priority_class),
+                starter=_starter(item),
+            )
+            for change in past
+            if change.is_readable and change.takes
+        )
+        if UNREADABLE in past:
+            which = f"its annotation {UNDO_ANNOTATION} or {HISTORY_ANNOTATION}"
+            problems.append(f"{item.ref}: {which} cannot be read; it counts as changed right now")
+    running = {
+        (f"{pod.ref.namespace}/{pod.ref.name}", manifest_name(pod.ref))
+        for pod in pods
+        if not pod.is_terminating
+    }
+    found.extend(evictions_of(item for item in evictions if (_pod_of(item), item.name) not in running))
+    return sorted(found, key=lambda change: (change.at, change.ref)), sorted(problems)
 
 
 def speaks_for(carrier: ObjectRef, workload: ObjectRef | None) -> bool:
@@ -58,6 +94,22 @@ def speaks_for(carrier: ObjectRef, workload: ObjectRef | None) -> bool:
     )
 
 
+def _recorded_workload(annotations: Mapping[str, str]) -> tuple[ObjectRef | None, str | None]:
+    """The workload and the PriorityClass that an undo record names."""
+    try:
+        record = read_undo_record(annotations)
+    except ValueError:
+        record = None
+    return (record.workload, record.priority_class) if record else (None, None)
+
+
+def _starter(item: ObjectSummary) -> ObjectRef | None:
+    above, row = item.metadata.controller, _row_above(item.metadata)
+    if above is None or row is None or not row.starts_others:
+        return None
+    return ObjectRef(above.api_version, above.kind, item.ref.namespace, above.name, above.uid)
+
+
 def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     """Whether a record was copied from the controller: ReplicaSets get a Deployment's annotations.
 
@@ -68,7 +120,7 @@ def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
     if kind in CONTROL_OBJECTS:
         return False
     if kind == STOPPED_FOR_OWNER[0]:
-        workload = _recorded_workload(metadata)
+        workload, _ = _recorded_workload(metadata.annotations or {})
         named = (workload.kind, workload.name, workload.uid) if workload is not None else None
         return named != ((above.kind, above.name, above.uid) if above is not None else None)
     row = _row_above(metadata)
@@ -80,9 +132,61 @@ def _row_above(metadata: ObjectMeta) -> OwnerKind | None:
     return owner_kind(above.group, above.kind) if above is not None else None
 
 
-def _recorded_workload(metadata: ObjectMeta) -> ObjectRef | None:
-    try:
-        record = read_undo_record(metadata.annotations or {})
-    except ValueError:
-        return None
-    return record.workload if record else None
+def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
+    """The evictions that saved manifests record, by the metadata of their Secrets."""
+    for item in secrets:
+        if item.creation_timestamp is None:
+            continue
+        labels, annotations = item.labels or {}, item.annotations or {}
+        namespace, _, name = _pod_of(item).partition("/")
+        ref = ObjectRef("v1", "Pod", namespace, name)
+        if not is_possible(ref):
+            ref = ObjectRef("v1", "Secret", item.namespace, item.name, item.uid)
+        gpus = annotations.get(GPUS_ANNOTATION, "")
+        yield FoundChange(
+            ref,
+            ChangeRecord(
+                item.creation_timestamp,
+                labels.get(MANIFEST_LABEL, ""),
+                Action.EVICT.value,
+                float(gpus) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,2})?", gpus) else 0,
+                priority_class=annotations.get(CLASS_ANNOTATION),
+            ),
+        )
+
+
+def _pod_of(item: ObjectMeta) -> str:
+    return (item.annotations or {}).get(POD_ANNOTATION, "")
+
+
+def is_past(change: ChangeRecord, at: datetime.datetime) -> bool:
+    """Whether a change is not in the future, allowing for clock skew."""
+    return max(change.at, change.ended or change.at) - at <= AHEAD
+
+
+def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
+    """The fleet without impossible changes, which become problems; `at` is by Prometheus's clock."""
+    offered = sum(sum(node.allocatable.values()) for node in fleet.nodes.values())
+    kept: list[FoundChange] = []
+    problems: list[str] = []
+    unknown = [one for one in fleet.changes if not one.is_remembered and at - one.at < MONTH]
+    if unknown:
+        first = ", ".join(sorted({str(one.ref) for one in unknown})[:3])
+        words = f"{count(len(unknown), 'recorded change')} unknown to the memory, such as of {first}"
+        problems.append(f"{words}: charged to no budget")
+    for change in fleet.changes:
+        if why := _implausible_reason(change, offered, at):
+            problems.append(f"{change.ref}: records a change {why}; it is charged to no budget")
+        else:
+            kept.append(change)
+    if not problems:
+        return fleet
+    return dataclasses.replace(fleet, changes=tuple(kept), problems=(*fleet.problems, *problems))
+
+
+def _implausible_reason(change: FoundChange, offered: int, at: datetime.datetime) -> str:
+    if not is_past(change.record, at):
+        return f"at {change.at.astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC, which is in the future"
+    if 0 < offered < change.record.gpus:
+        return f"that freed {change.record.gpus} GPUs, but all nodes together have {offered}"
+    return ""

@@ -1,8 +1,8 @@
-"""The history: the changes of the last 30 days, in ConfigMaps of gpu-rightsizer's own namespace.
+"""The changes of the last 30 days, kept in ConfigMaps of gpu-rightsizer's own namespace.
 
-It is written before a change, and cleaned if the change is refused: a crash loses nothing. So it may name a change that
-was never made, as the unchanged object shows. A change in effect is one of which the object has an undo record. If it
-runs without one, somebody reverted the change.
+An object that is replaced or recreated loses its annotations. If it runs, a change that only the memory has was
+reverted. The memory is written before the change, and cleaned if the change is refused: a crash loses nothing. So it
+may name a change that was never made, as the unchanged object shows.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.changes.record_codec import STOPS, earlier_ends, pause_of, required_valid
-from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused
+from rightsizer.changes.record_codec import STOPS, pause_of, required_valid
+from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.configmaps import ConfigMap
 from rightsizer.kube.object_names import require_name
@@ -65,7 +65,7 @@ ChangeKey = tuple[str, str, str, str]
 
 def change_key(run: str, ref: ObjectRef) -> ChangeKey:
     """One run changes a workload once; a recreated object has the same name."""
-    return run, ref.full_kind, ref.namespace, ref.name
+    return run, *_name(ref)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,12 +89,16 @@ def owner_of(workload: Workload) -> ObjectRef:
 
 def key_of(owner: ObjectRef) -> str:
     """The key of an owner: by its name, which a recreated object also has."""
-    return hashlib.sha256(owner.full_name.encode()).hexdigest()[:20]
+    return hashlib.sha256("/".join(_name(owner)).encode()).hexdigest()[:20]
 
 
 def part_of(key: str) -> int:
     """The number of the part with a key."""
     return int(key[:4], 16) % PARTS
+
+
+def _name(ref: ObjectRef) -> tuple[str, str, str]:
+    return ref.full_kind, ref.namespace, ref.name
 
 
 def parse_memory(texts: _Texts) -> ChangeMemory:
@@ -119,8 +123,10 @@ def _parsed(key: str, text: str) -> tuple[FoundChange, ...]:
 
 def _found(record: ChangeRecord, owner: ObjectRef) -> FoundChange:
     ref = record.workload or owner
-    starter = None if ref.full_name == owner.full_name else owner
-    return FoundChange(ref, msgspec.structs.replace(record, edits=(), pending_edits=()), starter=starter)
+    starter = None if _name(ref) == _name(owner) else owner
+    return FoundChange(
+        ref, msgspec.structs.replace(record, edits=(), pending_edits=()), starter=starter, is_on_object=False
+    )
 
 
 def merge_memories(parts: Iterable[ChangeMemory]) -> ChangeMemory:
@@ -131,15 +137,9 @@ def merge_memories(parts: Iterable[ChangeMemory]) -> ChangeMemory:
 
 
 def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
-    """The summary that the memory keeps of a change that is about to be made to a workload.
-
-    A scale-up that leaves nothing to undo ends the changes before it, and itself.
-    """
-    is_undone = record.action == Action.SCALE_UP and not record.edits
+    """The summary that the memory keeps of a change that is about to be made to a workload."""
     kept = msgspec.structs.replace(
         record.summary,
-        end=ChangeOutcome.SCALE_UP if is_undone else None,
-        ended=record.at if is_undone else None,
         generation=workload.generation,
         idle_seconds=record.idle_seconds,
         priority_class=record.priority_class,
@@ -148,7 +148,7 @@ def remembered_record(record: ChangeRecord, workload: Workload) -> FoundChange:
         cost_per_hour=record.cost_per_hour,
         currency=record.currency,
     )
-    return FoundChange(workload.ref, kept)
+    return FoundChange(workload.ref, kept, is_on_object=False)
 
 
 def with_change(
@@ -163,13 +163,12 @@ def with_change(
     key = key_of(owner)
     before = _parsed(key, texts[key]) if key in texts else ()
     kept = [
-        _as_known(one, change, workload)
+        one
         for one in before
         if at - one.at < MONTH and not was_never_made(one, workload) and not _is_same(one, change)
     ]
     while len(kept) >= MOST:
-        grown = next((place for place, one in enumerate(kept) if one.record.action == Action.SCALE_UP), None)
-        kept = [_joined(kept[0], kept[1]), *kept[2:]] if grown is None else kept[:grown] + kept[grown + 1 :]
+        kept = [_joined(kept[0], kept[1]), *kept[2:]]
     known = {**parse_memory(texts).by_key, key: (*kept, change)}
     changes: dict[str, str | None] = dict.fromkeys(
         key for key, found in known.items() if all(at - one.at >= MONTH for one in found)
@@ -210,32 +209,14 @@ def _excess_rejections(
         yield key
 
 
-def _as_known(one: FoundChange, change: FoundChange, workload: Workload) -> FoundChange:
-    """An earlier change before another one of the same workload, with its end as its object shows it until then."""
-    shown = {(past.run, past.at): past for past in workload.past}
-    if past := shown.get((one.record.run, one.at)):
-        one = _ended(one, past.end, past.ended)
-    is_undone = change.record.end is ChangeOutcome.SCALE_UP and one.ref == change.ref
-    return _ended(one, ChangeOutcome.SCALE_UP, change.at) if is_undone else one
-
-
-def _ended(change: FoundChange, end: ChangeOutcome | None, at: datetime.datetime | None) -> FoundChange:
-    """A change with its end; one that has ended before stays as it is."""
-    if change.record.end is not None:
-        return change
-    return dataclasses.replace(change, record=msgspec.structs.replace(change.record, end=end, ended=at))
-
-
-def with_end(
-    texts: _Texts, ref: ObjectRef, end: ChangeOutcome, at: datetime.datetime
-) -> dict[str, str | None]:
-    """The new texts of a part in which all changes of a workload have ended."""
-    changes: dict[str, str | None] = {}
-    for key, found in parse_memory(texts).by_key.items():
-        after = tuple(_ended(one, end, at) if one.ref.full_name == ref.full_name else one for one in found)
-        if after != found:
-            changes[key] = _text(found[0].starter or found[0].ref, after)
-    return changes
+def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> dict[str, str | None]:
+    """The new texts of a part without a change that was refused."""
+    owner = owner_of(workload)
+    key = key_of(owner)
+    if key not in texts:
+        return {}
+    kept = [one for one in _parsed(key, texts[key]) if not _is_same(one, change)]
+    return {key: _text(owner, kept) if kept else None}
 
 
 def _joined(first: FoundChange, second: FoundChange) -> FoundChange:
@@ -269,31 +250,33 @@ def _text(owner: ObjectRef, changes: Iterable[FoundChange]) -> str:
 
 def was_never_made(change: FoundChange, workload: Workload) -> bool:
     """Whether the object is the same generation as before the change, and all its pods are older."""
-    if change.record.end is not None:
-        return False  # it ended, or was rejected, which is kept
+    if change.record.end is ChangeOutcome.REJECTED:
+        return False  # it is kept for that
     is_as_it_was = (change.ref, change.record.generation) == (workload.ref, workload.generation)
     began = [pod.created for pod in workload.pods if not pod.is_terminating]
     return is_as_it_was and bool(began) and all(one and one < change.at for one in began)
 
 
 def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
-    """The fleet with the changes of the memory, as its objects show how they ended; without a memory, as it is."""
+    """The fleet with the changes that only the memory has; without a memory, as it is.
+
+    If an object records a change too, its time and freed GPUs are taken from the memory.
+    """
     if memory is None:
         return fleet
-    there = {workload.ref.full_name: workload for workload in fleet.workloads}
-    by_key: dict[str, list[FoundChange]] = {}
-    for key, found in memory.by_key.items():
-        names = (one.ref.full_name for one in found)
-        shown = [
-            _settled(one, there.get(name), fleet.recorded_at.get(name))
-            for one, name in zip(found, names, strict=True)
-        ]
-        by_key[key] = [one for one in shown if one is not None]
+    ours = memory.by_run
+    recorded = [_compared(change, ours, memory.unreadable) for change in fleet.changes]
+    on_objects = {change_key(change.record.run, change.ref) for change in fleet.changes}
+    there = {_name(workload.ref): workload for workload in fleet.workloads}
+    by_key = {
+        key: [one for one in found if not _is_known(one, on_objects, there.get(_name(one.ref)))]
+        for key, found in memory.by_key.items()
+    }
     changes = [
         dataclasses.replace(one, record=msgspec.structs.replace(one.record, gpus=max(one.record.gpus, 0)))
         for found in by_key.values()
         for one in found
-        if one.record.takes
+        if one.record.end is not ChangeOutcome.REJECTED
     ]
     problems = [
         f"ConfigMaps {NAME}-*: the key {key[:40]!r} cannot be read; its owner counts as changed right now"
@@ -302,54 +285,64 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
     return dataclasses.replace(
         fleet,
         workloads=tuple(_with_past(workload, by_key, memory.unreadable) for workload in fleet.workloads),
-        changes=tuple(sorted(changes, key=lambda change: (change.at, change.ref))),
+        changes=tuple(sorted((*recorded, *changes), key=lambda change: (change.at, change.ref))),
         problems=(*fleet.problems, *problems),
     )
 
 
-def _settled(
-    change: FoundChange, workload: Workload | None, recorded_at: datetime.datetime | None
-) -> FoundChange | None:
-    """A change as objects show it: with its end, or in effect; None if it was never made.
+def _compared(
+    change: FoundChange, ours: Mapping[ChangeKey, FoundChange], unreadable: frozenset[str]
+) -> FoundChange:
+    """A change that an object records, compared with the memory."""
+    known = ours.get(change_key(change.record.run, change.ref))
+    if known is None:
+        is_unreadable = key_of(change.starter or change.ref) in unreadable
+        return dataclasses.replace(change, is_remembered=is_unreadable)
+    record = msgspec.structs.replace(change.record, at=known.at, gpus=max(known.record.gpus, 0))
+    return dataclasses.replace(
+        change, record=msgspec.structs.replace(record, wanted_by=known.record.wanted_by)
+    )
 
-    `recorded_at` is the time of the undo record about its workload; that also undoes all changes before it.
-    """
-    is_recorded = recorded_at is not None and recorded_at >= change.at
-    if change.record.end is not None:
-        return change
+
+def _is_known(change: FoundChange, on_objects: set[ChangeKey], workload: Workload | None) -> bool:
+    """Whether an object records a change itself, or shows that it was never made."""
+    if change_key(change.record.run, change.ref) in on_objects:
+        return True
     if workload is None:
-        return dataclasses.replace(change, is_recorded=is_recorded or change.record.action == Action.EVICT)
-    if noted := earlier_ends(workload.annotations).get(change.record.run):
-        return _ended(change, noted.end, noted.ended)
-    began = sorted(pod.created for pod in workload.pods if not pod.is_terminating and pod.created)
-    since = [one for one in began if one >= change.at]
-    is_stop = change.record.action in STOPS
-    if is_recorded and not (since and is_stop):
-        return change
-    if not is_recorded and was_never_made(change, workload):
-        return None
-    # After a scale-down or resize there are older and younger pods; which one shows the revert is unknown.
-    back = (since[0] if is_stop else since[-1]) if since else change.at
-    return _ended(change, ChangeOutcome.REVERTED, back)
+        return False
+    return change.record.run in {one.run for one in workload.past} or was_never_made(change, workload)
 
 
 def _with_past(
     workload: Workload, by_key: Mapping[str, Sequence[FoundChange]], unreadable: frozenset[str]
 ) -> Workload:
     key = key_of(owner_of(workload))
-    found = [one.record for one in by_key.get(key, ())]
-    runs = {one.run for one in found}
-    past = [one.summary for one in found] + [one for one in workload.past if one.run not in runs]
+    past = list(workload.past)
+    pauses = [workload.came_back_after] if workload.came_back_after else []
+    for one in by_key.get(key, ()):
+        back = _reverted_at(one, workload)
+        if back is None:
+            past.append(one.record.summary)
+            continue
+        past.append(msgspec.structs.replace(one.record.summary, end=ChangeOutcome.REVERTED, ended=back))
+        if one.record.action in STOPS:
+            pauses.append(pause_of(one.record.idle_seconds, one.at, back))
     if key in unreadable:
         past.append(UNREADABLE)
-    pauses = [workload.came_back_after] if workload.came_back_after else []
-    pauses += [
-        pause_of(one.idle_seconds, one.at, one.ended)
-        for one in found
-        if one.action in STOPS and one.end is ChangeOutcome.REVERTED and one.ended is not None
-    ]
+    if len(past) == len(workload.past):
+        return workload
     past.sort(key=lambda change: change.at)
     return dataclasses.replace(workload, past=tuple(past), came_back_after=max(pauses, default=None))
+
+
+def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime | None:
+    """When a change that its object does not record was reverted; None for other objects or if not made."""
+    if _name(change.ref) != _name(workload.ref) or change.record.end is ChangeOutcome.REJECTED:
+        return None
+    began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
+    since = [one for one in began if one >= change.at]
+    # After a scale-down or resize there are older and younger pods; which one shows the revert is unknown.
+    return min(since, default=change.at) if change.record.action in STOPS else max(since, default=change.at)
 
 
 class MemoryStore:
@@ -369,49 +362,26 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def kept(self, workload: Workload, record: ChangeRecord, at: datetime.datetime) -> Iterator[None]:
-        """Around the request that makes a change: keeps it before, and restores the text if the request is refused.
+        """Around the request that makes a change: keeps it before, and drops it if the request is refused.
 
         Raises:
             ClusterError: It could not be kept; then nothing was sent.
             ValueError: There is no room for it.
         """
-        change, key = remembered_record(record, workload), key_of(owner_of(workload))
+        if not record.takes:
+            yield
+            return
+        change = remembered_record(record, workload)
         part = self._part(workload)
-        before: dict[str, str | None] = {}
-
-        def add(texts: _Texts) -> dict[str, str | None]:
-            before[key] = texts.get(key)
-            return with_change(texts, change, workload, at)
-
-        part.change(add)
+        part.change(lambda texts: with_change(texts, change, workload, at))
         try:
             yield
         except RequestRefused:
             try:
-                part.change(lambda _: before)
+                part.change(lambda texts: without_change(texts, change, workload))
             except ClusterError as error:
                 log.warning("%s: a refused change stays in the memory: %s", part.place, error)
             raise
-
-    def end(self, ref: ObjectRef, end: ChangeOutcome, at: datetime.datetime) -> None:
-        """Record how the changes of a workload in effect ended.
-
-        A failure is only logged: then the object, which has no undo record any more, shows that somebody reverted them.
-        """
-        own = part_of(key_of(ref))
-        found: dict[str, str | None] = {}
-
-        def ended(texts: _Texts) -> dict[str, str | None]:
-            found.update(with_end(texts, ref, end, at))
-            return found
-
-        try:
-            # Jobs of a CronJob are under the key of that.
-            for part in (self._parts[own], *self._parts[:own], *self._parts[own + 1 :]):
-                if not found:
-                    part.change(ended)
-        except (ClusterError, ConfigurationError) as error:
-            log.info("%s: that changes of %s ended is not recorded: %s", self.place, ref, error)
 
     def keep_rejection(self, workload: Workload, record: ChangeRecord) -> None:
         """Record that an object refuses this write, to leave it alone for its cooldown.

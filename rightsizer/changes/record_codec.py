@@ -1,13 +1,13 @@
 """What gpu-rightsizer writes about a change: annotations, and the one codec of change records. Pure.
 
-The patch that makes a change writes the undo record, so it matches the object. Anybody who may annotate
+The patch that makes a change writes the undo record and history, so they match the object. Anybody who may annotate
 it can write anything there: an unreadable record counts as a change made right now.
 """
 
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ from rightsizer.text import decoded, require_ours
 UNDO_ANNOTATION = PREFIX + "undo"
 """The change record from which `undo` restores the object."""
 HISTORY_ANNOTATION = PREFIX + "history"
-"""The last changes of the object, by releases before the memory was the only history; the next change removes it."""
+"""The last changes of the object."""
 CAME_BACK_ANNOTATION = PREFIX + "came-back-after"
 """The longest pause after which the workload was needed again, such as 31h10m."""
 RESUMED_ANNOTATION = PREFIX + "resumed-at"
@@ -49,13 +49,17 @@ MANIFEST_SELECTOR = f"type={MANIFEST_TYPE}"
 """The field selector of these Secrets: a label alone does not prove a manifest."""
 POD_ANNOTATION = PREFIX + "pod"
 """On the same Secrets: the pod, as namespace/name."""
+GPUS_ANNOTATION = PREFIX + "gpus"
+"""On the same Secrets: the GPUs that the eviction freed."""
+CLASS_ANNOTATION = PREFIX + "priority-class"
+"""On the same Secrets: the pod's PriorityClass, empty if it had none."""
 
 RECORDS = frozenset(
     {
         *(UNDO_ANNOTATION, CAME_BACK_ANNOTATION, NOTICE_ANNOTATION, RESUMED_ANNOTATION, ORDER_ANNOTATION),
         *(SNOOZE_ANNOTATION, RELEASE_ANNOTATION, HISTORY_ANNOTATION, VICTIM_ANNOTATION),
         *(SIZE_ANNOTATION, CHECKPOINT_ANNOTATION),
-        *(MANIFEST_LABEL, POD_ANNOTATION),
+        *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION, CLASS_ANNOTATION),
     }
 )
 """All of these; none of them is an opt-out."""
@@ -66,6 +70,10 @@ LONGEST_NOTE = 16_384
 MANIFEST_NAME = "^.+-[0-9a-f]{8}$"
 """Names of the Secrets with manifests, as RE2."""
 
+MOST = 8
+"""Entries of the history."""
+MOST_BYTES = 1024
+"""Of the history, which holds several entries: all annotations of an object share 256 KiB (API conventions)."""
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
 """These leave no pods, so a pod that was created later shows that someone reverted the change."""
 
@@ -98,32 +106,87 @@ def read_undo_record(annotations: Mapping[str, str]) -> ChangeRecord | None:
     return None if text is None else decode_record(text)
 
 
-def own_change(annotations: Mapping[str, str]) -> ChangeRecord | None:
-    """The change of an object's undo record, if any; UNREADABLE if that cannot be read."""
+def read_history(annotations: Mapping[str, str]) -> tuple[ChangeRecord, ...]:
+    """The history of an object, oldest first; UNREADABLE in place of each entry that cannot be read."""
+    text = annotations.get(HISTORY_ANNOTATION)
+    if text is None:
+        return ()
+    try:
+        raws = decoded(text, list[msgspec.Raw])
+    except ValueError:
+        return (UNREADABLE,)
+    return tuple(map(_read_entry, raws))
+
+
+def _read_entry(raw: msgspec.Raw) -> ChangeRecord:
+    try:
+        return decode_record(bytes(raw).decode()).summary
+    except ValueError:
+        return UNREADABLE
+
+
+def write_history(past: Sequence[ChangeRecord]) -> str:
+    """The annotation's text; above its limits it drops the oldest entries, those that only added GPUs first."""
+    kept = [_stored(change) for change in past if change.is_readable]
+    while len(kept) > MOST or len(msgspec.json.encode(kept)) > MOST_BYTES:
+        first_grown = (place for place, change in enumerate(kept[:-1]) if not change.takes)
+        del kept[next(first_grown, 0)]
+    return msgspec.json.encode(kept).decode()
+
+
+def _stored(change: ChangeRecord) -> ChangeRecord:
+    ended = _second(change.ended) if change.ended else None
+    return msgspec.structs.replace(change.summary, at=_second(change.at), ended=ended)
+
+
+def _second(at: datetime.datetime) -> datetime.datetime:
+    return at.astimezone(datetime.UTC).replace(microsecond=0)
+
+
+def recorded_changes(
+    annotations: Mapping[str, str], began: Iterable[datetime.datetime | None] = ()
+) -> tuple[ChangeRecord, ...]:
+    """The changes that an object's annotations record; UNREADABLE in place of each that cannot be read.
+
+    `began` says when its live pods were created; they show that someone reverted a stop.
+    """
+    past = read_history(annotations)
     try:
         record = read_undo_record(annotations)
     except ValueError:
-        return UNREADABLE
-    return record.summary if record is not None else None
+        return (*past, UNREADABLE)
+    return with_noticed_reverts(with_record(past, record) if record else past, began)
 
 
-def earlier_ends(annotations: Mapping[str, str]) -> dict[str, ChangeRecord]:
-    """By run, the changes that ended under an earlier release, which noted that on the object and not in the memory."""
-    try:
-        records = decoded(annotations.get(HISTORY_ANNOTATION, "[]"), list[ChangeRecord])
-        return {record.run: required_valid(record) for record in records if record.end is not None}
-    except ValueError:
-        return {}
+def with_record(past: Sequence[ChangeRecord], record: ChangeRecord) -> tuple[ChangeRecord, ...]:
+    """The history, with the change of the undo record if the history lacks it."""
+    known = any((change.run, change.action) == (record.run, record.action) for change in past)
+    return tuple(past) if known else (*past, record.summary)
 
 
 def with_end(
     past: Iterable[ChangeRecord], end: ChangeOutcome, at: datetime.datetime
 ) -> tuple[ChangeRecord, ...]:
-    """Earlier changes once all that are in effect have ended: one undo reverts several."""
+    """The history once all changes in effect are reverted: one undo reverts several."""
     return tuple(
         change if change.end or not change.is_readable else msgspec.structs.replace(change, end=end, ended=at)
         for change in past
     )
+
+
+def with_noticed_reverts(
+    past: Iterable[ChangeRecord], began: Iterable[datetime.datetime | None]
+) -> tuple[ChangeRecord, ...]:
+    """The history, in which stops have ended once a live pod was created after them."""
+    begins = sorted(begin for begin in began if begin is not None)
+
+    def seen(change: ChangeRecord) -> ChangeRecord:
+        if change.end or change.action not in STOPS:
+            return change
+        back = next((begin for begin in begins if begin >= change.at), None)
+        return msgspec.structs.replace(change, end=ChangeOutcome.REVERTED, ended=back) if back else change
+
+    return tuple(map(seen, past))
 
 
 def came_back_after(

@@ -69,7 +69,7 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlState
     loaded = load(pathlib.Path(arguments.policy))
     own = arguments.state_namespace
     queues = loaded.policy.queues
-    fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, queues=queues))
+    fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=own, queues=queues))
     evaluator = PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=own)
     now = scope_of(evaluator, loaded.digest, program_version())
     scope = accepted_scope(now, utc_now())

@@ -194,7 +194,6 @@ def run_context_of(arguments: argparse.Namespace, session: PlanSession) -> RunCo
         clock=session.clock,
         evicts=session.evicts,
         bind_within=session.policy.policy.demand.bindWithin,
-        memory=session.memory,
     )
 
 
@@ -293,6 +292,7 @@ def acting_on(
         watch=watch,
         policy=policy,
         gate=gate,
+        memory=session.memory,
         rates=rates_of(plan, prices),
         currency=prices.currency,
     )

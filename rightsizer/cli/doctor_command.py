@@ -13,6 +13,7 @@ from rightsizer.cli.reporter import show
 from rightsizer.doctor.diagnosis import Status, document, text
 from rightsizer.doctor.examination import FactSources, collect_facts, diagnose
 from rightsizer.doctor.rights import roles
+from rightsizer.guardrails.rbac import Enabled
 from rightsizer.kube.cluster import Cluster
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import Prometheus
@@ -46,6 +47,7 @@ def _fact_sources(arguments: argparse.Namespace) -> FactSources:
         prometheus=prometheus,
         is_named=settings.url is not None,
         policy=lambda: policy_of(arguments),
+        evicts=lambda found: Enabled(found).evicts,
         terms=terms,
         own=arguments.state_namespace,
         clock=utc_now,

@@ -6,6 +6,7 @@ import logging
 import pathlib
 from collections.abc import Sequence
 
+from rightsizer.changes.memory import change_key
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.cli.reporter import show
@@ -53,16 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _send_digest(
     arguments: argparse.Namespace, cluster: Cluster, items: Sequence[FoundChange], since: datetime.datetime
 ) -> None:
-    """Send the changes.
-
-    Raises:
-        ClusterError: The memory cannot be read: no message must say that nothing was changed.
-    """
+    """Send the changes that the memory has: whoever may change an object may write others into it."""
     policy = load(pathlib.Path(arguments.policy)).policy
-    if read_memory(cluster, arguments.state_namespace) is None:
+    memory = read_memory(cluster, arguments.state_namespace)
+    if memory is None:
         raise ClusterError("--notify: the ConfigMaps with earlier changes cannot be read; see doctor --roles")
+    known = [item for item in items if change_key(item.record.run, item.ref) in memory.by_run]
     name = arguments.cluster_name or cluster.name.words
-    for problem in notify_of_changes(policy.notifications, name, items, since):
+    for problem in notify_of_changes(policy.notifications, name, known, since):
         log.warning("%s", problem)
 
 

@@ -16,7 +16,7 @@ import pydantic
 from rightsizer.cli.connection import cluster_settings, instant_of, prometheus_settings
 from rightsizer.cli.plan_session import PlanSession, policy_of, program_version, utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
-from rightsizer.execute.listing import list_changes, list_events
+from rightsizer.execute.listing import list_changes, list_events, read_memory
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import FindingName, Verdict
 from rightsizer.report.answers import (
@@ -145,7 +145,10 @@ class _Tools:
         workload: _Names = "",
         since: Annotated[str, pydantic.Field(description="RFC 3339, or a duration such as 7d.")] = "30d",
     ) -> dict[str, Any]:
-        """Changes of gpu-rightsizer, latest first: action, GPUs, run and end, such as undone or reverted."""
+        """What gpu-rightsizer changed, latest first: action, GPUs, run, and how it ended, such as undone or reverted.
+
+        Where isKnown is false, only the object itself says so, and whoever may change the object may have written it.
+        """
         with self._told():
             begin = instant_of("since", since, utc_now())
             cluster = Cluster(cluster_settings(self._arguments))
@@ -160,7 +163,7 @@ class _Tools:
                 events = [
                     one for one in list_events(cluster) if one.at >= begin and is_about(one.ref, workload)
                 ]
-                return changes_answer(cluster.name, utc_now(), found, events)
+                return changes_answer(cluster.name, utc_now(), found, read_memory(cluster, own), events)
 
     def _about_plan(self, answer: Callable[[PricedPlan], T]) -> T:
         """An answer from a plan that is at most a minute old; several questions at once wait for one plan."""

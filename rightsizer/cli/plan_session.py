@@ -229,9 +229,12 @@ class PlanSession:
     def _objects(self) -> ClusterState:
         queues = self.policy.policy.queues
         if self._look.objects is None:
+            # Without evictions there are no saved manifests, so no right to list Secrets is needed.
+            state_namespace = self.own if self.evicts else ""
             return read_cluster(
                 self.cluster,
                 RECORDABLE_KINDS,
+                state_namespace=state_namespace,
                 kept=self._kept.objects,
                 queues=queues,
             )
@@ -247,13 +250,13 @@ class PlanSession:
             return NOTHING, (f"whether it is paused is not known: {refused}",)
 
     def _remembered(self) -> tuple[ChangeMemory | None, tuple[str, ...]]:
-        """Recent changes, and why they are unknown."""
+        """Recent changes, and why they are unknown beyond the records on objects."""
         try:
             return self.memory.read(), ()
         except RequestRefused as refused:
             if refused.code != http.HTTPStatus.FORBIDDEN:
                 raise
-            words = "what was changed lately is not known beyond undo records"
+            words = "what was changed lately is not known where objects do not tell of it"
             return None, (f"{words}: {refused}",)
 
     def _when_it_begins(self, at: datetime.datetime, now: datetime.datetime) -> str:

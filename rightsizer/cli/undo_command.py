@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from rightsizer.changes.memory import MemoryStore
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.cycle import change_sizes, lease_of
 from rightsizer.cli.messages import note
@@ -73,8 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         # First: the pods of a restored template are created at once.
         restored = [item.workload for item in items if not item.problem]
         change_sizes(cluster, arguments.state_namespace, lambda texts: without_sizes(texts, restored))
-        memory = MemoryStore(cluster, arguments.state_namespace)
-        steps = undo_changes(items, cluster, memory, force=arguments.force, clock=utc_now, deadline=deadline)
+        steps = undo_changes(items, cluster, force=arguments.force, clock=utc_now, deadline=deadline)
         reporter.follow(steps, pending)
     # Unless named, what cannot be reverted, as the list said, or was never changed, is no failure.
     final = {item.ref for item in items if item.is_final and not arguments.workloads}

@@ -258,7 +258,10 @@ def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagno
         yield RIGHTS_UNKNOWN(why=allowed.words)
         return
     allowed = known(allowed)
-    rights = needed(allowed, command)
+    is_spared = (
+        command is Command.PLAN and not facts.evicts
+    )  # without evictions there are no manifests to read
+    rights = [one for one in needed(allowed, command) if not (is_spared and one.resource == "secrets")]
     missing = [right for right in rights if not allowed[right]]
     named = {"command": command.value, "own": facts.own}
     if required := [right for right in missing if not right.cost]:

@@ -103,6 +103,7 @@ class Facts:
         own: The state namespace.
         max_samples: The assumed limit of samples per query.
         policy: The given policy, or the built-in one.
+        evicts: Whether the policy allows evictions; true if it cannot be read.
         allowed: Whether each right is granted.
         source: The source, with the metrics that exist.
         interval_s: Seconds between two samples of the densest series.
@@ -117,6 +118,7 @@ class Facts:
     max_samples: int
     host: str | Failure
     policy: LoadedPolicy | Failure
+    evicts: bool
     fleet: Fleet | Failure
     allowed: Mapping[Right, bool] | Failure
     server: Server | Failure = NO_SERVER

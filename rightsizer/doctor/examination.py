@@ -31,6 +31,7 @@ from rightsizer.kinds import RECORDABLE_KINDS
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import Fleet, PodKey, Usages, Whereabouts
 from rightsizer.policy.policy_file import LoadedPolicy
+from rightsizer.policy.schema import Policy
 from rightsizer.prometheus import promql
 from rightsizer.prometheus.query_api import Prometheus, Sample
 from rightsizer.usage.device_usage import window_usages
@@ -61,6 +62,7 @@ class FactSources:
 
     Attributes:
         is_named: Whether a URL is given; otherwise Prometheus is searched for in the cluster.
+        evicts: Whether a policy allows evictions.
         own: The state namespace.
         clock: The local clock.
     """
@@ -69,6 +71,7 @@ class FactSources:
     prometheus: Callable[[], Prometheus]
     is_named: bool
     policy: Callable[[], LoadedPolicy]
+    evicts: Callable[[Policy], bool]
     terms: SourceSettings
     own: str
     clock: Callable[[], datetime.datetime]
@@ -85,6 +88,7 @@ def collect_facts(sources: FactSources) -> Facts:
         max_samples=sources.terms.max_samples,
         host=then(cluster, lambda found: found.host),
         policy=policy,
+        evicts=isinstance(policy, Failure) or sources.evicts(policy.policy),
         fleet=summarized(fleet, NO_FLEET),
         allowed=then(summarized(cluster, NO_FLEET), lambda found: _allowed(found, sources.own)),
     )

@@ -92,7 +92,7 @@ STATE_MAPS = (control_state.NAME, *memory.NAMES, kept_sizes.NAME)
 """Every ConfigMap that changes are kept in; RBAC allows to write no other."""
 _VOLCANO = "gangs that Volcano holds back are served late, or not at all"
 _LEASES = (lease.LEASE_NAME,)
-_SECRETS = "evicted pods cannot be restored"
+_SECRETS = "budgets ignore earlier evictions, and evicted pods cannot be restored"
 
 
 def _table() -> Iterator[Right]:
@@ -164,7 +164,7 @@ def _writes() -> Iterator[Right]:
     yield Right("get", "", "pods", UNDO)
     yield Right("create", "", "pods", UNDO)
     yield Right("create", "", "secrets", APPLY, is_own=True)
-    yield Right("list", "", "secrets", _WRITE, is_own=True, cost=_SECRETS)
+    yield Right("list", "", "secrets", (*_READ, *UNDO, *HISTORY), is_own=True, cost=_SECRETS)
     yield Right("list", "", "pods", HISTORY)
     cost = "series of every scraped target count"
     yield Right("list", "", "pods", BACKTEST, cost=cost)
@@ -176,10 +176,8 @@ def _writes() -> Iterator[Right]:
     yield Right("get", "", "configmaps", _READ, is_own=True, cost=cost, names=(last_backtest.NAME,))
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", BACKTEST, is_own=True, names=(last_backtest.NAME,))
-    cost = "no history"
+    cost = "changes of deleted objects and evicted pods are lost"
     yield Right("get", "", "configmaps", (*UNDO, *HISTORY), is_own=True, cost=cost, names=memory.NAMES)
-    cost = "undo counts as a revert"
-    yield Right("patch", "", "configmaps", UNDO, is_own=True, cost=cost, names=memory.NAMES)
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
         yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])

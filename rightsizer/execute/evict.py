@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from rightsizer.changes.record_codec import (
+    CLASS_ANNOTATION,
+    GPUS_ANNOTATION,
     MANIFEST_LABEL,
     MANIFEST_TYPE,
     POD_ANNOTATION,
@@ -25,6 +27,7 @@ from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import record_of
 from rightsizer.kinds.saved_pods import MANIFEST, RECORD, digest_of, recreatable
 from rightsizer.model import Decision, Workload
+from rightsizer.text import tidy
 
 
 def evict(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
@@ -97,7 +100,11 @@ def _manifest_secret(decision: Decision, files: Mapping[str, str], session: Appl
             "name": manifest_name(ref),
             "namespace": session.state_namespace,
             "labels": {MANIFEST_LABEL: session.run},
-            "annotations": {POD_ANNOTATION: f"{ref.namespace}/{ref.name}"},
+            "annotations": {
+                POD_ANNOTATION: f"{ref.namespace}/{ref.name}",
+                GPUS_ANNOTATION: str(tidy(decision.workload.gpus)),
+                CLASS_ANNOTATION: decision.workload.priority_class,
+            },
         },
         "data": {name: base64.b64encode(text.encode()).decode() for name, text in files.items()},
     }

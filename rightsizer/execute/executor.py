@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rightsizer.changes.memory import with_remembered_changes
-from rightsizer.changes.record_codec import read_undo_record
+from rightsizer.changes.memory import change_key, with_remembered_changes
+from rightsizer.changes.record_codec import read_history
 from rightsizer.errors import (
     ClusterError,
     ClusterUnreachable,
@@ -40,10 +40,8 @@ from rightsizer.execute.run_context import (
     mutating_request,
 )
 from rightsizer.kinds import path_of, row_of
-from rightsizer.kinds.edits import is_as
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.notices import answers, notice_patch, parse_notice
-from rightsizer.kinds.patches import recorded_edits
 from rightsizer.model import (
     Action,
     BlockerCode,
@@ -231,6 +229,9 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
         return session.outcome(decision, Result.CHANGED, "it holds no GPUs anymore")
     if not is_whole:
         fleet = session.watch.with_neighbours(fleet, fresh.ref.namespace)
+    recorded = (*session.watch.recorded_changes, *fleet.changes)
+    once = {change_key(one.record.run, one.ref): one for one in recorded}
+    fleet = dataclasses.replace(fleet, changes=tuple(once.values()))
     fleet = with_remembered_changes(fleet, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     evaluator = session.evaluator(fleet, use.at)
@@ -357,14 +358,9 @@ def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session
         return notice is not None and notice.run == session.run
     if _writer(decision, row) is evict:
         return _is_leaving(obj, decision.workload.ref)
-    with contextlib.suppress(ValueError):
-        if record := read_undo_record(annotations):
-            return record.run == session.run
-        # A scale-up that undoes the whole change removes the record.
-        planned = recorded_edits(decision.workload.annotations)
-        is_undone = bool(planned) and is_as(obj, [edit.reversed for edit in planned])
-        return decision.action is Action.SCALE_UP and is_undone
-    return False
+    action = decision.action.value if decision.action else ""
+    # Not by the record: a scale-up that undoes the whole change removes it.
+    return any((one.run, one.action) == (session.run, action) for one in read_history(annotations))
 
 
 def _is_leaving(pod: Mapping[str, Any], ref: ObjectRef) -> bool:

@@ -1,16 +1,16 @@
-"""Lists what the cluster knows of earlier changes: the memory, records on objects, and Events."""
+"""Lists what the cluster knows of earlier changes: records on objects, saved manifests, the memory, and Events."""
 
 import dataclasses
 import http
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from rightsizer.changes.found_changes import is_copy
-from rightsizer.changes.memory import NAME, ChangeMemory, MemoryStore
-from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, RecordedEvent, earlier_ends
+from rightsizer.changes.found_changes import evictions_of, is_copy
+from rightsizer.changes.memory import NAME, ChangeMemory, MemoryStore, change_key
+from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR, RecordedEvent, recorded_changes
 from rightsizer.config import FIELD_MANAGER
 from rightsizer.errors import RequestRefused
 from rightsizer.inventory.managers import controlled_workload
@@ -18,10 +18,10 @@ from rightsizer.inventory.owner_reader import scalable_kinds
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS, collection_of, scalable_row
 from rightsizer.kinds.kind import Kind
 from rightsizer.kinds.patches import read_record
-from rightsizer.kube.api_objects import ObjectMeta, SpecObject
+from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.owner_kinds import owner_kind
-from rightsizer.model import Action, ChangeRecord, FoundChange, ObjectRef, Scalable
+from rightsizer.model import ChangeRecord, FoundChange, ObjectRef, Scalable
 from rightsizer.model.change_record import Instant
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class HasMetadata(Protocol):
     metadata: ObjectMeta
 
 
+T = TypeVar("T")
 ObjectT = TypeVar("ObjectT", bound=HasMetadata)
 
 
@@ -104,54 +105,34 @@ class _Event(msgspec.Struct, rename="camel"):
 
 
 def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
-    """Every change that the memory has, latest first, with what the undo record on its object says.
+    """Every change that an object, a saved manifest or the memory records, each once, latest first.
 
     Raises:
         ClusterError: A list could not be read whole.
     """
-    memory = read_memory(cluster, state_namespace)
-    if memory is None or (not memory.by_key and not memory.unreadable):
-        return []
+    found = [item for row in recordable_kinds(cluster) for item in _of_kind(cluster, row)]
+    path = f"/api/v1/namespaces/{state_namespace}/secrets"
+    secrets = _list_if_allowed(
+        cluster, path, Metadata, label_selector=MANIFEST_LABEL, field_selector=MANIFEST_SELECTOR
+    )
+    found.extend(evictions_of(item.metadata for item in secrets))
+    known = {change_key(item.record.run, item.ref) for item in found}
+    memory = read_memory(cluster, state_namespace) or ChangeMemory()
     for key in sorted(memory.unreadable):
         log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
-    carriers: dict[str, _Carrier] = {}
-    for row in recordable_kinds(cluster):
-        for about, carrier in _carriers(cluster, row):
-            if carrier[1] is not None or about.full_name not in carriers:
-                carriers[about.full_name] = carrier
-    found = [_as_shown(item, carriers.get(item.ref.full_name)) for item in memory.by_run.values()]
+    found = [_priced(item, memory.by_run.get(change_key(item.record.run, item.ref))) for item in found]
+    found += [item for key, item in memory.by_run.items() if key not in known]
     found.sort(key=lambda item: item.ref)
     return sorted(found, key=lambda item: item.at, reverse=True)
 
 
-_Carrier = tuple[ObjectRef, ChangeRecord | None, Mapping[str, ChangeRecord]]
-"""An object, its usable undo record, and changes of which an earlier release noted the end on it, by run."""
-
-
-def _carriers(cluster: Cluster, row: Kind) -> Iterator[tuple[ObjectRef, _Carrier]]:
-    """Each with its workload."""
-    is_control = row in CONTROL_OBJECT_KINDS  # its spec names the workload
-    for ref, item in list_objects(cluster, row, SpecObject, metadata_only=not is_control):
-        annotations = item.metadata.annotations or {}
-        if annotations.keys() & {UNDO_ANNOTATION, HISTORY_ANNOTATION} and not is_copy(ref, item.metadata):
-            about = controlled_workload(ref, item) if is_control else None
-            yield about or ref, (ref, _record(item.metadata, row), earlier_ends(annotations))
-
-
-def _as_shown(item: FoundChange, carrier: _Carrier | None) -> FoundChange:
-    """A change with its undo record; the memory has its time, GPUs and price, which others cannot write."""
-    known = item.record
-    if carrier is None or known.end is not None:
-        return dataclasses.replace(item, is_recorded=known.action == Action.EVICT)
-    ref, record, ends = carrier
-    if (noted := ends.get(known.run)) is not None:
-        known = msgspec.structs.replace(known, end=noted.end, ended=noted.ended)
-    elif record is not None and record.run == known.run:
-        kept = {name: getattr(known, name) for name in ("at", "gpus", "cost_per_hour", "currency")}
-        known = msgspec.structs.replace(record, **kept)
-    by = ref if ref.full_name != item.ref.full_name else None
-    is_recorded = record is not None and record.at >= item.at
-    return dataclasses.replace(item, record=known, carrier=by, is_recorded=is_recorded)
+def _priced(item: FoundChange, remembered: FoundChange | None) -> FoundChange:
+    """With the memory's price: whoever may change an object may write another one into it."""
+    cost, currency = (
+        (remembered.record.cost_per_hour, remembered.record.currency) if remembered else (0.0, "")
+    )
+    record = msgspec.structs.replace(item.record, cost_per_hour=cost, currency=currency)
+    return dataclasses.replace(item, record=record)
 
 
 def read_memory(cluster: Cluster, state_namespace: str) -> ChangeMemory | None:
@@ -169,6 +150,21 @@ def read_memory(cluster: Cluster, state_namespace: str) -> ChangeMemory | None:
         return None
 
 
+def _of_kind(cluster: Cluster, row: Kind) -> Iterator[FoundChange]:
+    is_control = row in CONTROL_OBJECT_KINDS  # its spec names the workload
+    for ref, item in list_objects(cluster, row, SpecObject, metadata_only=not is_control):
+        if is_copy(ref, item.metadata):
+            continue
+        past = recorded_changes(item.metadata.annotations or {})
+        record = _record(item.metadata, row) if past else None
+        about = controlled_workload(ref, item) if past and is_control else None
+        for change in past:
+            full = change
+            if record is not None and change.is_readable and change.run == record.run:
+                full = msgspec.structs.replace(record, end=change.end, ended=change.ended)
+            yield FoundChange(about or ref, full, carrier=ref if about else None)
+
+
 def _record(metadata: ObjectMeta, row: Kind) -> ChangeRecord | None:
     try:
         return read_record(metadata.annotations or {}, row)
@@ -183,13 +179,7 @@ def list_events(cluster: Cluster) -> list[RecordedEvent]:
     Raises:
         ClusterError: The list could not be read whole.
     """
-    try:
-        items = cluster.list_all("/api/v1/events", _Event, field_selector=f"source={FIELD_MANAGER}")
-    except RequestRefused as refused:
-        if refused.code != http.HTTPStatus.FORBIDDEN:
-            raise
-        log.warning("left out: %s", refused)
-        return []
+    items = _list_if_allowed(cluster, "/api/v1/events", _Event, field_selector=f"source={FIELD_MANAGER}")
     found = []
     for item in items:
         of = item.involved_object
@@ -197,3 +187,15 @@ def list_events(cluster: Cluster) -> list[RecordedEvent]:
             ref = ObjectRef(of.api_version, of.kind, of.namespace, of.name, of.uid)
             found.append(RecordedEvent(ref, item.last_timestamp, item.reason, item.message))
     return sorted(found, key=lambda one: (one.at, one.ref), reverse=True)
+
+
+def _list_if_allowed(
+    cluster: Cluster, path: str, kind: type[T], *, label_selector: str = "", field_selector: str = ""
+) -> list[T]:
+    try:
+        return cluster.list_all(path, kind, label_selector=label_selector, field_selector=field_selector)
+    except RequestRefused as refused:
+        if refused.code != http.HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("left out: %s", refused)
+        return []

@@ -35,7 +35,7 @@ from rightsizer.kinds.patches import (
     undo_patch,
 )
 from rightsizer.kinds.pause_for_change import is_stopped, needs_pause
-from rightsizer.model import ChangeOutcome, ChangeRecord, Decision, Edit, ObjectRef, Workload
+from rightsizer.model import ChangeRecord, Decision, Edit, ObjectRef, Workload
 
 _Object = dict[str, Any]
 
@@ -114,7 +114,6 @@ def send_stop_command(ref: ObjectRef, row: Kind, session: ApplySession) -> None:
             record = read_record(obj["metadata"].get("annotations") or {}, row)
             if record is not None and record.run == session.run:
                 session.cluster.patch(path_of(ref, row), undo_patch(obj, record, at=session.clock()))
-                session.memory.end(ref, ChangeOutcome.UNDONE, session.clock())
         raise
 
 

@@ -5,7 +5,7 @@ It uses Prometheus's clock, as the plan does, so this machine's clock does not d
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.evidence import pod_key
@@ -14,7 +14,7 @@ from rightsizer.inventory.demand_kinds import NO_QUEUES, NamedQueues, demand_kin
 from rightsizer.inventory.workload_builder import build_fleet
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path
-from rightsizer.model import Decision, FindingName, Fleet, ObjectRef, Plan, Workload
+from rightsizer.model import Decision, FindingName, Fleet, FoundChange, ObjectRef, Plan, Workload
 from rightsizer.planning.measure import activity_with_boards, measure
 from rightsizer.planning.revalidate import RECENT, Use, removes_replicas
 from rightsizer.planning.usage_signal import Signal
@@ -52,6 +52,11 @@ class UseSincePlan:
         every = PolicyEvaluator(policy, plan.fleet, at=plan.at, own=own).all_criteria()
         self._idle_before = max(each.tooManyReplicas.idleBefore for each in every)
         self._measured = plan.measured
+
+    @property
+    def recorded_changes(self) -> Iterator[FoundChange]:
+        """The changes that objects recorded when the plan was made: preflight does not read them all."""
+        return (change for change in self._fleet.changes if change.is_on_object)
 
     def with_neighbours(self, fleet: Fleet, namespace: str) -> Fleet:
         """A fleet that was read of one namespace, and what other namespaces held when the plan was made.

@@ -11,7 +11,6 @@ a run reconciles a few.
 """
 
 import collections
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -33,6 +32,7 @@ from rightsizer.changes.record_codec import (
     STOPS,
     UNDO_ANNOTATION,
     manifest_name,
+    read_history,
 )
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
@@ -61,11 +61,13 @@ from rightsizer.kinds.core import POD
 from rightsizer.kinds.edits import is_as, is_reverted, same, shown, value_at
 from rightsizer.kinds.health import Health
 from rightsizer.kinds.kind import Kind
-from rightsizer.kinds.patches import read_record, resumed_at
+from rightsizer.kinds.patches import read_record
 from rightsizer.kube.api_objects import Metadata, ObjectMeta, SpecObject
 from rightsizer.kube.object_names import api_path, is_possible
 from rightsizer.model import (
+    Action,
     Blocker,
+    ChangeOutcome,
     Edit,
     Fleet,
     Mode,
@@ -418,11 +420,12 @@ def _unneeded_reason(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.da
     if secret.name == manifest_name(ObjectRef("v1", "Pod", pod.namespace, pod.name, pod.uid)):
         is_old = secret.creation_timestamp is not None and at - secret.creation_timestamp >= MANIFEST_GRACE
         return "the pod was never evicted, so its saved manifest is not needed" if is_old else ""
-    with contextlib.suppress(ValueError):
-        resumed, saved = resumed_at(pod.annotations or {}), secret.creation_timestamp
-        if resumed is not None and saved is not None and resumed >= saved:
-            return "the pod was restored from its saved manifest"
-    return ""
+    run = (secret.labels or {}).get(MANIFEST_LABEL, "")
+    is_restored = any(
+        (one.run, one.action, one.end) == (run, Action.EVICT, ChangeOutcome.UNDONE)
+        for one in read_history(pod.annotations or {})
+    )
+    return "the pod was restored from its saved manifest" if is_restored else ""
 
 
 def _delete_manifest(due: Reconciliation, context: RunContext) -> Outcome:

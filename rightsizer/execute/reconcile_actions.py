@@ -9,7 +9,7 @@ import http
 from collections.abc import Sequence
 from typing import Any
 
-from rightsizer.changes.record_codec import STOPS, UNDO_ANNOTATION, pause_of
+from rightsizer.changes.record_codec import STOPS, pause_of
 from rightsizer.config import format_duration
 from rightsizer.errors import ClusterError, RequestRefused
 from rightsizer.execute.change_log import log_intent, logged
@@ -166,7 +166,6 @@ def roll_back(found: RecordedObject, words: str, context: RunContext) -> Outcome
     log_intent(context.run, found.ref, action, words)
     try:
         what = restore(item, context.cluster, at=context.clock(), end=end)
-        context.memory.end(found.about, end, context.clock())
     except WaitingForPods as waiting:
         what = str(waiting)
     except ChangedByOthers as changed:
@@ -182,10 +181,10 @@ def record_revert(found: RecordedObject, words: str, context: RunContext) -> Out
     action, at = ReconcileAction.RECORD_REVERT, context.clock()
     log_intent(context.run, found.ref, action, words)
     try:
-        context.cluster.patch(found.path, reverted_patch(found.obj, _idle_span(found, context, at)))
+        patch = reverted_patch(found.obj, found.record, at=at, came_back=_idle_span(found, context, at))
+        context.cluster.patch(found.path, patch)
     except ClusterError as error:
         return found.failure(context, action, error, f"{words}; not recorded: {error}")
-    context.memory.end(found.about, ChangeOutcome.REVERTED, at)
     context.publish(REVERTED, found.about, words, run=found.record.run)
     return found.outcome(context, action, Result.DONE, f"somebody reverted it: {words}")
 
@@ -244,8 +243,6 @@ def _complete_or_cancel(found: RecordedObject, context: RunContext) -> Outcome:
     except ValueError as error:
         return _cancel(found, str(error), ChangeOutcome.REFUSED, context)
     context.cluster.patch(found.path, patch)
-    if record.pending_end:
-        context.memory.end(found.about, record.pending_end, context.clock())
     edits = [edit.reversed for edit in record.edits] if record.pending_end else record.pending_edits
     words = f"its pods are gone, and it is resumed: {', '.join(map(edit_text, edits))}"
     event = RESTORED if record.pending_end else COMPLETED
@@ -262,8 +259,6 @@ def _cancel(found: RecordedObject, why: str, end: ChangeOutcome, context: RunCon
     """Resume it without the second step, and record that."""
     patch = resuming_patch(found.obj, found.record, found.row, at=context.clock(), end=end)
     context.cluster.patch(found.path, patch)
-    if patch["metadata"]["annotations"][UNDO_ANNOTATION] is None:
-        context.memory.end(found.about, end, context.clock())
     words = f"{why}; it is resumed without the change"
     context.publish(CANCELLED, found.ref, words, run=found.record.run)
     return found.outcome(context, ReconcileAction.ROLLBACK, Result.DONE, words)

@@ -59,7 +59,6 @@ class RunContext:
         clock: The time now, aware, for records, Events and pauses; use is never judged by it.
         evicts: Whether the policy allows evictions, so that there may be manifests.
         bind_within: The policy's `demand.bindWithin`.
-        memory: Recent changes, and how they ended.
     """
 
     cluster: Cluster
@@ -69,7 +68,6 @@ class RunContext:
     clock: Callable[[], datetime.datetime]
     evicts: bool
     bind_within: datetime.timedelta
-    memory: MemoryStore
 
     def publish(self, event: ChangeEvent, ref: ObjectRef, what: str, *, run: str) -> None:
         """Create an Event about the change of a run; a failure is only logged."""
@@ -84,6 +82,7 @@ class ApplySession(RunContext):
     Attributes:
         watch: The fleet's use since the plan, by Prometheus's clock.
         gate: Breaker and pauses, which may block any write.
+        memory: Recent changes, also of objects that were deleted or lost their annotations.
         rates: The price of a GPU of each workload for an hour in `currency`, where it is known.
         is_dry_run: Whether the server only tries changes; no write follows.
     """
@@ -91,6 +90,7 @@ class ApplySession(RunContext):
     watch: UseSincePlan
     policy: Policy
     gate: ActionGate
+    memory: MemoryStore
     rates: Mapping[ObjectRef, float]
     currency: str
     is_dry_run: bool = False

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from rightsizer.changes.found_changes import is_copy
-from rightsizer.changes.memory import MONTH, MemoryStore, change_key
+from rightsizer.changes.memory import MONTH, change_key
 from rightsizer.changes.record_codec import (
     MANIFEST_LABEL,
     MANIFEST_SELECTOR,
@@ -41,7 +41,7 @@ from rightsizer.kinds.saved_pods import MANIFEST, RECORD, SavedPod, digest_of, s
 from rightsizer.kube.api_objects import Metadata, ObjectMeta
 from rightsizer.kube.cluster import Cluster
 from rightsizer.kube.object_names import api_path, require_name
-from rightsizer.model import ChangeOutcome, ChangeRecord, ObjectRef, Outcome, Result
+from rightsizer.model import ChangeRecord, ObjectRef, Outcome, Result
 from rightsizer.policy.match import is_any
 from rightsizer.policy.protections import SYSTEM_NAMESPACES
 from rightsizer.report.events import RESTORED
@@ -233,15 +233,12 @@ def _parsed(text: str) -> dict[str, Any]:
 def undo_changes(
     items: Sequence[UndoItem],
     cluster: Cluster,
-    memory: MemoryStore,
     *,
     force: bool,
     clock: Callable[[], datetime.datetime],
     deadline: Deadline,
 ) -> Iterator[Outcome]:
     """Undo the items one by one, and yield each outcome; once stopped, the rest is skipped.
-
-    The memory gets each end, as far as the caller may write it.
 
     If a workload has to be suspended for that, undo waits for its pods to terminate.
     """
@@ -259,8 +256,6 @@ def undo_changes(
             result, detail, now = _undo_one(now, cluster, force=force, at=clock())
             if result is not Result.BLOCKED or spent_s >= PAUSE_S or deadline.is_stopped():
                 break
-        if result is Result.DONE:
-            memory.end(item.workload, ChangeOutcome.UNDONE, clock())
         yield logged(Outcome(item.ref, "undo", result, detail, gpus=0, at=clock()), run)
 
 

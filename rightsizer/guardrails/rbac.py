@@ -158,7 +158,7 @@ class Need(enum.StrEnum):
 def need(right: Right) -> Need | None:
     """The part of a policy that needs a right; None if only another command needs it."""
     if Command.PLAN in right.commands:
-        return Need.NOTHING
+        return Need.EVICTIONS if right.resource == "secrets" else Need.NOTHING
     if (
         Command.APPLY not in right.commands
     ):  # in a pod Prometheus is asked directly, without the API server's proxy

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from rightsizer.changes.record_codec import MANIFEST_LABEL, MANIFEST_SELECTOR
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.demand import DemandObjects, DemandState, asked_of_dra, demand_state
 from rightsizer.inventory.demand_kinds import (
@@ -91,6 +92,7 @@ def read_cluster(
     kinds: Collection[tuple[str, str]],
     *,
     namespace: str | None = None,
+    state_namespace: str = "",
     kept: KeptObjects | None = None,
     queues: NamedQueues = NO_QUEUES,
 ) -> ClusterState:
@@ -100,6 +102,7 @@ def read_cluster(
         cluster: Where the objects are.
         kinds: API groups and kinds that gpu-rightsizer changes; changed objects are read even without pods.
         namespace: The only namespace to read.
+        state_namespace: Where manifests of evicted pods are kept; unused with one namespace.
         kept: Collections that need not be listed.
         queues: Those whose gated pods and suspended Jobs wait for GPUs, and labels of gangs.
 
@@ -141,6 +144,7 @@ def read_cluster(
         demand=demand,
         resources=reader.resources,
         quotas=tuple(one for item in quotas for one in quotas_of(item, reader.resources)),
+        evictions=() if namespace else reader.evictions(state_namespace),
         # last, so that they are as fresh as possible when they are evaluated
         disruption_budgets=tuple(
             cluster.list_all(f"/apis/policy/v1{reader.scope}/poddisruptionbudgets", DisruptionBudget)
@@ -341,3 +345,22 @@ class _ClusterReader(OptionalLister):
             for path in paths
         )
         return [one for one in asked if one is not None]
+
+    def evictions(self, state_namespace: str) -> tuple[ObjectMeta, ...]:
+        """Metadata of the Secrets that keep manifests of evicted pods; their contents are not read."""
+        if not state_namespace:
+            return ()
+        path = f"/api/v1/namespaces/{state_namespace}/secrets"
+        nothing: list[Metadata] = []
+        secrets = self.optional(
+            path,
+            lambda: self.cluster.list_all(
+                path,
+                Metadata,
+                metadata_only=True,
+                label_selector=MANIFEST_LABEL,
+                field_selector=MANIFEST_SELECTOR,
+            ),
+            nothing,
+        )
+        return tuple(item.metadata for item in secrets)

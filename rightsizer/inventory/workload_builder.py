@@ -8,8 +8,8 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.changes.found_changes import recorded_changes
-from rightsizer.changes.record_codec import came_back_after, own_change
+from rightsizer.changes.found_changes import changes_of
+from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.inventory.demand import DemandState, Surroundings, demand_of
 from rightsizer.inventory.dra_state import DraState, UnknownClaimError, with_claims
 from rightsizer.inventory.gpu_reach import reach_on
@@ -23,6 +23,7 @@ from rightsizer.inventory.managers import (
 from rightsizer.inventory.node_holds import with_budgets
 from rightsizer.inventory.nodes import NodeCapacity
 from rightsizer.inventory.obstacles import Occupants, Volumes, with_volumes
+from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
 from rightsizer.inventory.placeable_pods import NodeSearch, placeable_pods
 from rightsizer.inventory.pod_groups import connected, group_key
 from rightsizer.inventory.pods import GpuPod
@@ -35,6 +36,8 @@ from rightsizer.kube.owner_kinds import (
     OwnerChain,
     object_key,
     owner_chain,
+    owner_key,
+    owner_kind,
 )
 from rightsizer.model import (
     AddressTable,
@@ -70,6 +73,7 @@ class ClusterState:
         namespaces: Metadata by name.
         dra: Published GPUs and the claims for them.
         kueue_workloads: Kueue's Workloads, which represent jobs.
+        evictions: Metadata of the Secrets that keep the manifests of evicted pods.
         problems: What could not be read, or is unexpectedly missing, in words.
         minor: Minor version of Kubernetes 1.x; None if unknown or not needed.
         demand: What waits in addition to unschedulable pods.
@@ -95,6 +99,7 @@ class ClusterState:
     autoscalers: tuple[Autoscaler, ...] = ()
     kueue_workloads: tuple[ObjectSummary, ...] = ()
     quotas: tuple[Quota, ...] = ()
+    evictions: tuple[ObjectMeta, ...] = ()
     problems: tuple[str, ...] = ()
     minor: int | None = None
     demand: DemandState = dataclasses.field(default_factory=DemandState)
@@ -141,11 +146,11 @@ def build_fleet(state: ClusterState) -> Fleet:
     for member in members:
         by_top[object_key(member.chain.top)].append(member)
     workloads = [builder.workload([one for top in tops for one in by_top[top]]) for tops in groups]
+    pods = [member.pod for member in members]
     scaling = [one.control_object for one in state.autoscalers if one.control_object is not None]
     bare = [member.chain.top for member in members if member.chain.top.ref.kind == "Pod"]
-    recorded_at, unreadable = recorded_changes(
-        [*state.owners.values(), *state.kueue_workloads, *scaling, *bare]
-    )
+    changed = [*state.owners.values(), *state.kueue_workloads, *scaling, *bare]
+    changes, unreadable = changes_of(changed, state.evictions, pods)
     waiting, devices = _with_claims(state), state.dra.devices
     around = Surroundings(
         state.resources, state.nodes, state.priority_classes, state.quotas, state.dra, state.volumes
@@ -157,7 +162,7 @@ def build_fleet(state: ClusterState) -> Fleet:
         workloads=tuple(sorted(workloads, key=lambda workload: workload.ref)),
         nodes=state.nodes,
         classes=state.priority_classes,
-        recorded_at=recorded_at,
+        changes=tuple(changes),
         stranded=find_stranded_gpus(state.nodes, state.capacities, waiting, devices),
         waiting=placeable.pods,
         spare={name: capacity.spare for name, capacity in state.capacities.items()},
@@ -309,6 +314,10 @@ class _WorkloadBuilder:
         self._dra = state.dra
         self._controllers = Controllers(state.kueue_workloads, state.autoscalers)
         self._budgets = _BudgetIndex(state.disruption_budgets)
+        self._by_starter: dict[str, list[ObjectSummary]] = {}
+        for item in state.owners.values():
+            if (starter := _starter(item)) and CHANGE_ANNOTATIONS & (item.metadata.annotations or {}).keys():
+                self._by_starter.setdefault(starter, []).append(item)
 
     def workload(self, members: Sequence[_Member]) -> Workload:
         """One workload of these pods, which have the same top or belong to one gang."""
@@ -334,7 +343,7 @@ class _WorkloadBuilder:
             annotations=annotations,
             control_object=control.ref if control else None,
             came_back_after=came_back_after(annotations, [pod.created for pod in pods]),
-            past=_past(chains, annotations),
+            past=self._past(chains, annotations, pods),
             namespace_annotations=namespace.annotations or {},
             namespace_labels=namespace.labels or {},
             budgets=self._budgets.covering(pods),
@@ -343,12 +352,20 @@ class _WorkloadBuilder:
             managers=tuple(dict.fromkeys(managers)),
         )
 
-
-def _past(chains: Sequence[OwnerChain], annotations: Mapping[str, str]) -> tuple[ChangeRecord, ...]:
-    """The changes that the undo records of the tops and of the control object are about."""
-    of_tops = (chain.top.metadata.annotations or {} for chain in chains)
-    found = map(own_change, of_tops if len(chains) > 1 else [annotations])
-    return tuple(sorted((one for one in found if one is not None), key=lambda change: change.at))
+    def _past(
+        self, chains: Sequence[OwnerChain], annotations: Mapping[str, str], pods: Sequence[Pod]
+    ) -> tuple[ChangeRecord, ...]:
+        """Earlier changes of the tops, of the control object, and of other objects from the same CronJobs."""
+        began = [pod.created for pod in pods if not pod.is_terminating]
+        of_tops = (chain.top.metadata.annotations or {} for chain in chains)
+        every = of_tops if len(chains) > 1 else [annotations]
+        own = [change for each in every for change in recorded_changes(each, began)]
+        uids = {chain.top.ref.uid for chain in chains}
+        starters = {starter for chain in chains if (starter := _starter(chain.top))}
+        others = [one for starter in sorted(starters) for one in self._by_starter.get(starter, ())]
+        of_others = (one.metadata.annotations or {} for one in others if one.ref.uid not in uids)
+        past = [*own, *(change for each in of_others for change in recorded_changes(each))]
+        return tuple(sorted(past, key=lambda change: change.at))
 
 
 def _claim_templates(members: Sequence[_Member], dra: DraState, uid: str) -> Iterator[ClaimTemplate]:
@@ -364,6 +381,14 @@ def _claim_templates(members: Sequence[_Member], dra: DraState, uid: str) -> Ite
     for key in sorted(requests):
         if key in dra.templates:
             yield template_of(dra.templates[key], requests[key], workload=uid)
+
+
+def _starter(one: ObjectSummary) -> str:
+    """Key of the CronJob or the like that created an object on schedule; empty if there is none."""
+    above = one.metadata.controller
+    row = owner_kind(above.group, above.kind) if above is not None else None
+    is_starter = above is not None and row is not None and row.starts_others
+    return owner_key(above, one.ref.namespace) if above is not None and is_starter else ""
 
 
 def _of_top(chain: OwnerChain) -> Workload:

@@ -25,7 +25,11 @@ from rightsizer.changes.record_codec import (
     decode_record,
     encode_record,
     pause_of,
+    read_history,
     read_undo_record,
+    with_end,
+    with_record,
+    write_history,
 )
 from rightsizer.config import write_duration
 from rightsizer.kinds.edits import Path, abridged, is_as, patch_of, same, shown
@@ -269,19 +273,21 @@ def change_patch(
     *,
     came_back: datetime.timedelta | None,
 ) -> dict[str, Any]:
-    """The one patch that changes an object: its fields and record, with UID and resourceVersion.
+    """The one patch that changes an object: its fields, record and history, with UID and resourceVersion.
 
     The API server refuses it for another resourceVersion (409) or another UID (409 or 422).
 
     Raises:
         ValueError: The object lacks a field for an edit, or the record is too long.
     """
+    past = (*read_history(obj["metadata"].get("annotations") or {}), record.summary)
+    if not record.edits:
+        past = with_end(past, ChangeOutcome.SCALE_UP, record.at)
     annotations = obj["metadata"].get("annotations") or {}
     text = encode_record(record) if record.edits else None
     _require_room(text or "")
     notes = {UNDO_ANNOTATION: text, **_answered(annotations)}
-    earlier = {HISTORY_ANNOTATION: None} if HISTORY_ANNOTATION in annotations else {}
-    return _patch(obj, edits, {**notes, **earlier, **_remembered(came_back)})
+    return _patch(obj, edits, {**notes, HISTORY_ANNOTATION: write_history(past), **_remembered(came_back)})
 
 
 def undo_patch(
@@ -301,15 +307,24 @@ def undo_patch(
     annotations = obj["metadata"].get("annotations") or {}
     restored = _restored(record, annotations, at) if end is not ChangeOutcome.NO_EFFECT else {}
     notes = {UNDO_ANNOTATION: None, **_answered(annotations), **restored}
+    notes[HISTORY_ANNOTATION] = _ended(annotations, record, end, at)
     return _patch(obj, [edit.reversed for edit in record.edits], notes)
 
 
-def reverted_patch(obj: Mapping[str, Any], came_back: datetime.timedelta | None) -> dict[str, Any]:
-    """The one patch that removes the record of a change that somebody else reverted, and changes nothing else.
+def reverted_patch(
+    obj: Mapping[str, Any],
+    record: ChangeRecord,
+    *,
+    at: datetime.datetime,
+    came_back: datetime.timedelta | None,
+) -> dict[str, Any]:
+    """The one patch that records a revert by somebody else, and changes nothing else.
 
     `came_back` is the longest idle span after which it was needed again.
     """
-    return _patch(obj, (), {UNDO_ANNOTATION: None, **_remembered(came_back)})
+    annotations = obj["metadata"].get("annotations") or {}
+    ended = _ended(annotations, record, ChangeOutcome.REVERTED, at)
+    return _patch(obj, (), {UNDO_ANNOTATION: None, HISTORY_ANNOTATION: ended, **_remembered(came_back)})
 
 
 def confirmed_patch(obj: Mapping[str, Any], record: ChangeRecord) -> dict[str, Any]:
@@ -324,6 +339,12 @@ def record_patch(obj: Mapping[str, Any], edits: Sequence[Edit], record: ChangeRe
         ValueError: The object lacks a field for an edit.
     """
     return _patch(obj, edits, {UNDO_ANNOTATION: encode_record(record)})
+
+
+def _ended(
+    annotations: Mapping[str, str], record: ChangeRecord, end: ChangeOutcome, at: datetime.datetime
+) -> str:
+    return write_history(with_end(with_record(read_history(annotations), record.summary), end, at))
 
 
 def _patch(obj: Mapping[str, Any], edits: Sequence[Edit], notes: Mapping[str, str | None]) -> dict[str, Any]:
@@ -342,7 +363,11 @@ def recreated_manifest(
     metadata = manifest["metadata"]
     over = {NOTICE_ANNOTATION, RELEASE_ANNOTATION}
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if key not in over}
-    return {**manifest, "metadata": {**metadata, "annotations": {**kept, **_restored(record, kept, at)}}}
+    notes = {
+        **_restored(record, kept, at),
+        HISTORY_ANNOTATION: _ended(kept, record, ChangeOutcome.UNDONE, at),
+    }
+    return {**manifest, "metadata": {**metadata, "annotations": {**kept, **notes}}}
 
 
 def _answered(annotations: Mapping[str, str]) -> dict[str, None]:

@@ -1,4 +1,4 @@
-"""A change that gpu-rightsizer made, as it is stored everywhere."""
+"""A change that gpu-rightsizer made, as it is stored everywhere, and where the record of it was found."""
 
 import dataclasses
 import datetime
@@ -56,7 +56,7 @@ class Edit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One change, as the undo record, the memory and saved manifests store it.
+    """One change, as the undo record, the history, the memory and saved manifests store it.
 
     Attributes:
         at: When it was made; UNKNOWN_TIME if the stored record cannot be read.
@@ -76,7 +76,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
         confirmed: Whether it was seen healthy.
         pods: Pods that the workload should then have, per replica if its kind has replicas; 0 if unknown.
         manifest_digest: SHA-256 of the saved manifest of an evicted pod; only the memory has it.
-        wanted_by: Pending pods for which it was made.
+        wanted_by: Pending pods for which it was made; the history lacks them.
         cost_per_hour: Of these GPUs in `currency` when it was made; 0 without a known price. Only the memory has it.
     """
 
@@ -134,7 +134,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
 
     @property
     def summary(self) -> "ChangeRecord":
-        """The record without the fields that only an undo needs."""
+        """What the history keeps: no fields that only an undo needs."""
         finding = self.finding if self.removed_unused else ""
         return ChangeRecord(
             self.at, self.run, self.action, self.gpus, self.by, self.end, self.ended, finding=finding
@@ -147,14 +147,15 @@ UNREADABLE: Final = ChangeRecord(UNKNOWN_TIME, "", "")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundChange:
-    """A change that the memory has.
+    """A change record, and where it was found.
 
     Attributes:
-        ref: The changed workload.
-        carrier: The object that carries its undo record, if it is another one.
+        ref: The changed workload; the Secret with the manifest of an evicted pod, if that names no pod.
+        carrier: The object that carries the record, if it is another one.
         starter: The CronJob or the like that created the workload.
         pools: The node pools of its pods.
-        is_recorded: Whether an object carries its undo record, or a saved manifest is that.
+        is_on_object: Whether an object or a saved manifest has the record; otherwise only the memory ConfigMaps do.
+        is_remembered: Whether the memory has it, or was not read: what only an object records, anybody can forge.
     """
 
     ref: ObjectRef
@@ -162,7 +163,8 @@ class FoundChange:
     carrier: ObjectRef | None = None
     starter: ObjectRef | None = None
     pools: tuple[str, ...] = ()
-    is_recorded: bool = True
+    is_on_object: bool = True
+    is_remembered: bool = True
 
     @property
     def at(self) -> datetime.datetime:
@@ -171,5 +173,5 @@ class FoundChange:
 
     @property
     def is_in_effect(self) -> bool:
-        """Whether it can be undone, and nobody reverted it, as far as is known."""
-        return self.is_recorded and self.record.end is None
+        """Whether it was made and nobody reverted it, as far as is known."""
+        return self.is_on_object and self.is_remembered and self.record.end is None

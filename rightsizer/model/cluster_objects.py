@@ -27,11 +27,6 @@ class ObjectRef:
         """The kind with its API group, such as Deployment.apps."""
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
-    @property
-    def full_name(self) -> str:
-        """The name with kind and namespace, which a recreated object also has."""
-        return f"{self.full_kind}/{self.namespace}/{self.name}"
-
     def __str__(self) -> str:
         """As gpu-rightsizer's commands take it: namespace/Kind/name."""
         return f"{self.namespace}/{self.kind}/{self.name}"

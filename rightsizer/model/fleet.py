@@ -336,7 +336,6 @@ class Fleet:
         other_pods: Those without GPUs, by node.
         unknown_gpus: Resources with names like GPUs', but unknown, with the nodes that offer them.
         other_resources: Extended resources of running pods without known GPU resources.
-        recorded_at: When workloads were last changed, by the undo records that objects carry, by `full_name`.
     """
 
     workloads: tuple[Workload, ...]
@@ -361,7 +360,6 @@ class Fleet:
     other_pods: Mapping[str, OtherPods] = dataclasses.field(default_factory=dict, repr=False)
     unknown_gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, repr=False)
     other_resources: Mapping[PodKey, tuple[str, ...]] = dataclasses.field(default_factory=dict, repr=False)
-    recorded_at: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict, repr=False)
 
     def once(self, key: Hashable, find: Callable[[], _Found]) -> _Found:
         """The result of `find`, computed once for each key."""

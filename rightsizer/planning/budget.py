@@ -180,7 +180,7 @@ class Purse:
             action = change.record.action
             stop = Action.SCALE_TO_ZERO if change.record.removed_unused else action
             is_counted = _counts(budget, action, stop)
-            if is_counted and span is not None and at - change.at < span:
+            if is_counted and span is not None and change.is_remembered and at - change.at < span:
                 for key in _keys(budget.scope, change.ref, change.pools):
                     self._spend(number, key, change.record.gpus)
 

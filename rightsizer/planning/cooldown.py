@@ -9,8 +9,14 @@ import dataclasses
 import datetime
 from collections.abc import Iterator
 
+from rightsizer.changes.found_changes import is_past
 from rightsizer.changes.memory import MONTH
-from rightsizer.changes.record_codec import UNDO_ANNOTATION, with_end
+from rightsizer.changes.record_codec import (
+    UNDO_ANNOTATION,
+    read_history,
+    with_end,
+    with_noticed_reverts,
+)
 from rightsizer.config import format_duration
 from rightsizer.kinds import row_of
 from rightsizer.kinds.change_edits import as_read
@@ -23,6 +29,7 @@ from rightsizer.model import (
     BlockerCode,
     ChangeOutcome,
     ChangeRecord,
+    Fleet,
     Workload,
 )
 from rightsizer.policy.effective import EffectivePolicy
@@ -30,8 +37,6 @@ from rightsizer.text import instant
 
 ANOTHERS = datetime.timedelta(hours=1)
 """A change by another instance within this time means that it manages the same workloads."""
-AHEAD = datetime.timedelta(days=2)
-"""How far the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
 
 _TAKEN_BACK = {
     ChangeOutcome.UNDONE: "restored",
@@ -73,15 +78,27 @@ class Memory:
         return span
 
 
-def memory_of(workload: Workload, at: datetime.datetime) -> Memory:
-    """Earlier changes of a workload; those in the future are unreadable: they would hold off changes until then."""
+def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory:
+    """Earlier changes of a workload, from its annotations and the saved manifests of evicted pods.
+
+    Those in the future are unreadable: they would hold off changes until then.
+    """
     past = _as_it_is(workload, at)
-    return Memory(tuple(change if is_past(change, at) else UNREADABLE for change in past), at)
-
-
-def is_past(change: ChangeRecord, at: datetime.datetime) -> bool:
-    """Whether a change is not in the future, allowing for clock skew."""
-    return max(change.at, change.ended or change.at) - at <= AHEAD
+    past = tuple(change if is_past(change, at) else UNREADABLE for change in past)
+    runs = {change.run for change in past}
+    named = [
+        ChangeRecord(
+            change.at,
+            change.record.run,
+            Action.EVICT if workload.ref.kind == "Pod" else "",
+            change.record.gpus,
+        )
+        for change in fleet.changes
+        if str(change.ref) == str(workload.ref) and change.ref.full_kind == workload.ref.full_kind
+    ]
+    began = [pod.created for pod in workload.pods if not pod.is_terminating]
+    fresh = with_noticed_reverts((change for change in named if change.run not in runs), began)
+    return Memory((*past, *fresh), at)
 
 
 def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, ...]:
@@ -93,7 +110,11 @@ def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, 
     with contextlib.suppress(ValueError):  # `undo` reports what is wrong
         record = read_record(notes, row)
         if record and not record.is_unfinished and any(is_reverted(obj, edit) for edit in record.edits):
-            return with_end(workload.past, ChangeOutcome.REVERTED, at)
+            runs = {record.run, *(change.run for change in read_history(notes))}
+            return tuple(
+                with_end((one,), ChangeOutcome.REVERTED, at)[0] if one.run in runs else one
+                for one in workload.past
+            )
     return workload.past
 
 

@@ -267,7 +267,7 @@ def _history_blockers(
     """What earlier changes of it say against another one; advice is given all the same."""
     if effective.mode is not Mode.ENFORCE:
         return
-    memory = memory_of(workload, evaluator.at)
+    memory = memory_of(workload, evaluator.fleet, evaluator.at)
     yield from conflicting_instance(memory, evaluator.instance)
     if _action(workload, finding) is not Action.SCALE_UP:
         yield from change_rate_exceeded(memory, effective.max_changes)
@@ -370,7 +370,7 @@ def _waits(decision: Decision, effective: EffectivePolicy, evaluator: PolicyEval
         if allowed < going:
             words = f"PodDisruptionBudget {name} allows {allowed} disruptions, {what} needs {going}"
             yield Blocker(BlockerCode.DISRUPTION_BUDGET, words)
-    memory = memory_of(workload, evaluator.at)
+    memory = memory_of(workload, evaluator.fleet, evaluator.at)
     # Demand before the last change of replicas is demand all the same.
     follows_demand = decision.finding.name is FindingName.TOO_MANY_REPLICAS
     evidence = datetime.timedelta() if follows_demand else _evidence(decision, evaluator.at)

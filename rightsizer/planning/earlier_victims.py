@@ -29,11 +29,11 @@ class HeldBack:
 
 
 def held_back(evaluator: PolicyEvaluator) -> Mapping[ObjectRef, HeldBack]:
-    """By pod or gang, why nobody else is stopped for it."""
+    """By pod or gang, why nobody else is stopped for it; what only an object records, anybody can forge."""
     fleet, settings = evaluator.fleet, evaluator.policy.demand
     changes: dict[str, list[FoundChange]] = collections.defaultdict(list)
     for change in fleet.changes:
-        if change.record.end in {None, ChangeOutcome.ROLLBACK}:
+        if change.is_remembered and change.record.end in {None, ChangeOutcome.ROLLBACK}:
             for ref in change.record.wanted_by:
                 changes[ref.uid].append(change)
     by_demand: dict[ObjectRef, dict[tuple[str, ObjectRef], FoundChange]] = collections.defaultdict(dict)

@@ -84,7 +84,7 @@ def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> Si
     if length is None:
         return SizeChanges(dict.fromkeys(texts))
     there = {size_key(one.starter or one.ref): one for one in evaluator.fleet.workloads}
-    ours = {(one.ref, one.record.run) for one in evaluator.fleet.changes}
+    ours = {(one.ref, one.record.run) for one in evaluator.fleet.changes if one.is_remembered}
     is_same_policy = texts.get(POLICY_KEY) == policy_hash
     changes: dict[str, str | None] = {POLICY_KEY: policy_hash}
     for key in texts.keys() - {POLICY_KEY}:

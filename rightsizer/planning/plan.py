@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import logging
 
+from rightsizer.changes.found_changes import drop_implausible_changes
 from rightsizer.changes.memory import ChangeMemory, with_remembered_changes
 from rightsizer.findings.data_quality import unknown_resources
 from rightsizer.findings.no_requests import servers_without_metrics
@@ -65,7 +66,9 @@ def make_plan(objects: ClusterState, signal: Signal, cycle: Cycle) -> Plan:
         PolicyError: The policy names what the cluster does not have.
         PrometheusError: An answer was incomplete; then there is no plan.
     """
-    fleet = with_remembered_changes(build_fleet(objects), cycle.remembered)
+    fleet = drop_implausible_changes(
+        with_remembered_changes(build_fleet(objects), cycle.remembered), cycle.at
+    )
     del objects  # frees half of the memory of a large cluster
     if fleet.classes or not cycle.hypothetical:
         # A file of objects may lack PriorityClasses; the policy is still valid.

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from rightsizer.changes.memory import ChangeMemory, change_key
 from rightsizer.changes.record_codec import RecordedEvent
 from rightsizer.model import ClusterName, Decision, FoundChange, ObjectRef, Plan
 from rightsizer.planning.cost_summary import CostSummary
@@ -117,11 +118,21 @@ def changes_answer(
     cluster: ClusterName,
     at: datetime.datetime,
     found: Sequence[FoundChange],
+    memory: ChangeMemory | None,
     events: Sequence[RecordedEvent],
 ) -> dict[str, Any]:
-    """Changes of gpu-rightsizer, latest first: what, when, by which run, and how each ended."""
+    """Changes of gpu-rightsizer, latest first: what, when, by which run, and how each ended.
+
+    `isKnown` is false if the memory has no such change, so that anybody may have written it; null without a memory.
+    """
     document = history_document(found[:MOST], events[:MOST])
-    items = [{key: value for key, value in item.items() if key != "record"} for item in document["items"]]
+    items = [
+        {
+            **{key: value for key, value in item.items() if key != "record"},
+            "isKnown": None if memory is None else change_key(change.record.run, change.ref) in memory.by_run,
+        }
+        for item, change in zip(document["items"], found, strict=False)
+    ]
     data = {"changes": len(found), "shown": len(items), "items": items, "events": document["events"]}
     return _answer(cluster, at, data)
 

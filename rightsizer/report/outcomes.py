@@ -162,7 +162,7 @@ def _description(item: FoundChange) -> str:
     if change.end:
         ended = f" at {_clock(change.ended)}" if change.ended else ""
         parts.append(f"{change.end.value}{ended}")
-    elif not item.is_recorded:
+    elif not item.is_on_object:
         parts.append("its object has no record of it: it was replaced or deleted, or the change was not made")
     elif change.edits:
         parts.append(f"rule {change.rule}, {change.finding}: {change.reason}")
@@ -173,7 +173,7 @@ def _description(item: FoundChange) -> str:
 def history_document(items: Iterable[FoundChange], events: Iterable[RecordedEvent]) -> dict[str, Any]:
     """The same as plain values; `at` is null if a record cannot be read, `end` while a change is in effect.
 
-    `isOnObject` is false if no object has its undo record. `costPerHour` is null without a
+    `isOnObject` is false if only the state namespace has the record. `costPerHour` is null without a
     known price.
     """
     return {
@@ -205,7 +205,7 @@ def _item(item: FoundChange) -> dict[str, Any]:
         "by": change.by or None,
         "end": change.end.value if change.end else None,
         "ended": stamp(change.ended) if change.ended else None,
-        "isOnObject": item.is_recorded,
+        "isOnObject": item.is_on_object,
         "record": msgspec.to_builtins(change) if change.edits else None,
         "through": _named(item.carrier.namespace, item.carrier.kind, item.carrier.name)
         if item.carrier

@@ -80,14 +80,14 @@ class SeenWorkload:
         assert self.outlooks is not None  # noqa: S101 - this process judges it
         return self.outlooks.at(step)
 
-    def may_change(self, step: int, at: datetime.datetime) -> bool:
+    def may_change(self, step: int, at: datetime.datetime, fleet: Fleet) -> bool:
         """Whether something could be enforced now: no evidence against it, no wait and no limit of changes."""
         outlook, effective = self.outlook(step), self.effective
         if effective.mode is not Mode.ENFORCE or not (
             outlook.other or (outlook.idle and not self._waits(step, at))
         ):
             return False
-        memory = memory_of(self.workload, at)
+        memory = memory_of(self.workload, fleet, at)
         limits = (
             *change_rate_exceeded(memory, effective.max_changes),
             *cooling(self.workload, memory, effective),
@@ -201,7 +201,9 @@ class PolicyView:
         witnesses = {card: self._witness(card, present, own, at, widest) for card in cards}
         self._unwitnessed = frozenset(card for card, found in witnesses.items() if found is None)
         told = Alike(movements=second_signals.joined(*filter(None, witnesses.values())))
-        are_judged = [not self.is_told(known, step) or known.may_change(step, at) for known in own]
+        are_judged = [
+            not self.is_told(known, step) or known.may_change(step, at, self._fleet) for known in own
+        ]
         mixed = {
             member.place
             for known in itertools.compress(own, are_judged)

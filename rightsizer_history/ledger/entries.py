@@ -269,7 +269,7 @@ class Bookkeeper:
             if record.ended is None or record.end is None or not record.end.returns:
                 continue
             is_new = period.begin - _OVERLAP < record.ended <= period.end
-            if is_new and record.takes:
+            if is_new and change.is_remembered and record.takes:
                 holder = holders.get(change.ref.uid) or _holder_of(change)
                 yield ChangeEntry(
                     RETURNED,

@@ -14,8 +14,8 @@ from rightsizer.changes.record_codec import (
     HISTORY_ANNOTATION,
     UNDO_ANNOTATION,
     came_back_after,
-    earlier_ends,
-    own_change,
+    read_history,
+    recorded_changes,
 )
 from rightsizer.cli.crontab import parse_schedule
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
@@ -206,7 +206,7 @@ _NOT_FOUND = b'{"kind":"Status","status":"Failure","code":404,"reason":"NotFound
 
 
 def _cluster(data: bytes) -> None:
-    build_fleet(read_cluster(_FuzzedCluster(data), RECORDABLE_KINDS))
+    build_fleet(read_cluster(_FuzzedCluster(data), RECORDABLE_KINDS, state_namespace="rightsizer"))
 
 
 def _each(data: bytes, *reads: Callable[[Cluster], object]) -> None:
@@ -262,10 +262,10 @@ def _notes(data: bytes) -> None:
         PREFIX + name: text
         for name in ("undo", "history", "notice", "resumed-at", "came-back-after", "snooze-until")
     }
-    own_change(annotations)
+    recorded_changes(annotations, [AT])
     came_back_after(annotations, [AT])
     original_replicas(annotations)
-    earlier_ends({HISTORY_ANNOTATION: text})
+    read_history({HISTORY_ANNOTATION: text})
     rows = (*KINDS, *CONTROL_OBJECT_KINDS)
     with contextlib.suppress(
         ValueError

@@ -8,8 +8,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from rightsizer.changes.found_changes import recorded_changes
-from rightsizer.changes.record_codec import came_back_after, own_change
+from rightsizer.changes.found_changes import changes_of
+from rightsizer.changes.record_codec import came_back_after, recorded_changes
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.notices import unreadable_notes
 from rightsizer.kinds.patches import original_replicas, read_record
@@ -55,6 +55,10 @@ def _edit(*path: str) -> list[dict[str, Any]]:
     return [{"path": path, "before": 4, "after": 1}]
 
 
+def _entry(**changes: Any) -> str:
+    return json.dumps([{"at": "2026-11-20T10:00:00Z", "run": "r", "action": "scale-down", **changes}])
+
+
 DEEP = '{"x": ' + "[" * OFTEN + "]" * OFTEN + "}"
 NASTY = {
     "no-zone": ("undo", _record(at="2026-11-20T10:00:00")),
@@ -74,6 +78,9 @@ NASTY = {
     ),
     "surrogate": ("undo", _record(run="\ud800")),
     "gpus-huge": ("undo", _record(gpus=10**9)),
+    "gpus-400-digits": ("history", _entry(at="2026-11-21T23:00:00Z", gpus=10**400)),
+    "history-deep": ("history", DEEP),
+    "history-year": ("history", _entry(at="9999-12-31T23:59:59-14:00")),
     "resumed-year-1": ("resumed-at", "0001-01-01T00:00:00+14:00"),
     "resumed-no-zone": ("resumed-at", "2026-11-20T10:00:00"),
     "pause-huge": ("came-back-after", "9" * 5000 + "d"),
@@ -95,15 +102,14 @@ def _whatever(key: str, text: str) -> list[str]:
     original_replicas(annotations)
     item = workload()
     metadata = ObjectMeta(name=item.ref.name, namespace=item.ref.namespace, annotations=annotations)
-    recorded_at, problems = recorded_changes([ObjectSummary(item.ref, metadata)])
-    own = own_change(annotations)
+    changes, problems = changes_of([ObjectSummary(item.ref, metadata)], (), ())
     spoiled = dataclasses.replace(
         item,
         annotations=annotations,
-        past=(own,) if own else (),
+        past=recorded_changes(annotations),
         came_back_after=came_back_after(annotations, [item.pods[0].created]),
     )
-    fleet = Fleet(workloads=(spoiled,), nodes={}, classes={}, recorded_at=recorded_at)
+    fleet = Fleet(workloads=(spoiled,), nodes={}, classes={}, changes=tuple(changes))
     rules = policy(rule("all", notifyBefore="1h"))
     assert isinstance(judged(spoiled, all_idle(spoiled), rules).finding, Finding)
     return [*problems, *unreadable_notes(fleet.workloads)]
@@ -152,6 +158,7 @@ _TEXTS = st.one_of(
     _times,
     _json.map(json.dumps),
     _fields.map(lambda fields: _record(**fields)),
+    _fields.map(lambda fields: _entry(**fields)),
     st.integers(1, OFTEN).map(lambda depth: "[" * depth),
     st.sampled_from([text for _, text in NASTY.values()]),
 )

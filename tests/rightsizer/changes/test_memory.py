@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import re
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ from rightsizer.changes.memory import (
     part_of,
     with_change,
     with_remembered_changes,
+    without_change,
 )
 from rightsizer.model import ChangeOutcome, ChangeRecord, Fleet, FoundChange, ObjectRef, Workload
 from simulator.kube import Fault, LoggedRequest, Rule
@@ -27,9 +29,9 @@ from tests.rightsizer.build import pod, workload
 from tests.rightsizer.commands import Run
 from tests.rightsizer.execute.test_reconcile import AT_ONCE
 from tests.rightsizer.inventory.test_control_objects import scaled
-from tests.rightsizer.remembered import OWN, age_memory, memory_maps, remembered
 from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
+OWN = "gpu-rightsizer"
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
 _OURS = "gpu-rightsizer.io/"
 HELD = (
@@ -46,6 +48,30 @@ rules:
 
 def _apply(world: World, *flags: str, policy: str = AT_ONCE) -> Run:
     return world.run("apply", "--yes", "-o", "json", "--verify-for", "0", *flags, policy=policy)
+
+
+def _maps(world: World) -> list[dict[str, Any]]:
+    found = world.api.list("ConfigMap", OWN)
+    return [one for one in found if one["metadata"]["name"].startswith(NAME)]
+
+
+def _kept(world: World) -> list[dict[str, Any]]:
+    """Every change that is remembered in our namespace."""
+    texts = [text for one in _maps(world) for text in one.get("data", {}).values()]
+    every = map(json.loads, texts)
+    return [{"workload": one["owner"], **entry} for one in every for entry in one["changes"]]
+
+
+def _age(world: World, hours: float) -> None:
+    """Let it have been written earlier."""
+
+    def earlier(found: re.Match[str]) -> str:
+        at = datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=hours)
+        return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    for one in _maps(world):
+        data = {key: re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z", earlier, text) for key, text in one["data"].items()}
+        world.api.patch("ConfigMap", OWN, one["metadata"]["name"], {"data": data})
 
 
 def _without_notes(obj: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +111,7 @@ def test_memory_workload_restored_without_record_is_not_restopped(world: World, 
     """By `kubectl replace`, or as a new object of its name: it was taken back, and is left alone."""
     world.add("Deployment", world.team, "idle", {"replicas": 2})
     assert _apply(world).items["idle"]["result"] == "done"
-    age_memory(world, 60)
+    _age(world, 60)
     _back(world, 50, how)
     (item,) = world.run("plan", "-o", "json", policy=HELD).items.values()
     assert [block["code"] for block in item["blockers"]] == ["cooldown"], item
@@ -102,7 +128,7 @@ def test_memory_two_stops_in_30_days_block_without_records(world: World) -> None
     quick = HELD.replace("cooldown: 60h", "cooldown: 1h")
     for _ in range(2):
         assert _apply(world, policy=quick).items["idle"]["result"] == "done"
-        age_memory(world, 200)
+        _age(world, 200)
         _back(world, 24.8)
     item = world.run("plan", "-o", "json", policy=quick).items["idle"]
     assert (item["action"], "2 times in 30 days" in str(item["reasons"])) == (None, True), item
@@ -120,7 +146,7 @@ def test_memory_entry_is_written_once_before_the_change(world: World) -> None:
     evicted = next(place for place, path in enumerate(paths) if path.endswith("shell/eviction"))
     assert any(place < idle for place in kept[1:])  # the first keeps the scope
     assert len([place for place in kept[1:] if place < max(idle, evicted)]) == 2
-    assert sorted((one["action"], one["workload"]["name"], one["gpus"]) for one in remembered(world)) == [
+    assert sorted((one["action"], one["workload"]["name"], one["gpus"]) for one in _kept(world)) == [
         ("evict", "shell", 1),
         ("scale-to-zero", "idle", 2),
     ]
@@ -138,12 +164,12 @@ def test_memory_refused_change_or_dry_run_leaves_no_entry(world: World) -> None:
     world.api.inject(Fault("deployments/idle", "PATCH", 1, delay_s=0.001))  # the dry run goes through
     world.api.inject(Fault("deployments/idle", "PATCH", 1, status=403))
     assert _apply(world).items["idle"]["result"] == "refused"
-    assert remembered(world) == []
-    assert memory_maps(world) != []
+    assert _kept(world) == []
+    assert _maps(world) != []
     world.api.inject(Fault("deployments/idle", "PATCH", 1, status=403))
     assert _apply(world).items["idle"]["result"] == "refused"
     assert _apply(world).items["idle"]["result"] == "done"
-    assert len(remembered(world)) == 1
+    assert len(_kept(world)) == 1
 
 
 @pytest.mark.prometheus
@@ -153,10 +179,10 @@ def test_memory_lost_write_is_not_counted_as_change(world: World) -> None:
     world.api.inject(Fault("deployments/idle", "PATCH", 1, delay_s=0.001))
     world.api.inject(Fault("deployments/idle", "PATCH", 1, drop=True))
     assert _apply(world).items["idle"]["result"] == "refused"
-    assert len(remembered(world)) == 1
+    assert len(_kept(world)) == 1
     run = _apply(world)
     assert run.items["idle"]["result"] == "done"
-    assert [one["run"] for one in remembered(world)] == [json.loads(run.out)["metadata"]["run"]]
+    assert [one["run"] for one in _kept(world)] == [json.loads(run.out)["metadata"]["run"]]
 
 
 @pytest.mark.prometheus
@@ -272,7 +298,7 @@ def test_memory_needs_only_get_create_patch_of_own_configmaps(world: World) -> N
     world.api.deny(Rule("*", ("list", "delete", "update"), ("configmaps",)))
     assert _apply(world).items["idle"]["result"] == "done"
     assert {entry.path for entry in world.api.requests.mutating() if NAME in entry.path} == set()
-    assert len(remembered(world)) == 1
+    assert len(_kept(world)) == 1
 
 
 @pytest.mark.prometheus
@@ -280,8 +306,8 @@ def test_memory_stop_via_scaledobject_is_kept_by_workload_name(world: World) -> 
     """The ScaledObject is made anew by whoever deploys it, so that nothing is noted anywhere any more."""
     scaled(world)
     assert _apply(world).items["web"]["result"] == "done"
-    assert [one["workload"]["kind"] for one in remembered(world)] == ["Deployment"]
-    age_memory(world, 60)
+    assert [one["workload"]["kind"] for one in _kept(world)] == ["Deployment"]
+    _age(world, 60)
     scaler = created(world.api, "ScaledObject", world.team, "web")
     world.clock.stand(time.time() - 50 * 3600)
     world.api.delete("ScaledObject", world.team, "web")
@@ -303,7 +329,7 @@ _AT = NOW - datetime.timedelta(days=1)
 
 def _taken(ref: ObjectRef, run: str = "r", *, at: datetime.datetime = _AT, **changes: Any) -> FoundChange:
     record = ChangeRecord(at, run, "scale-to-zero", 2, "me", generation=1, **changes)
-    return FoundChange(ref, record)
+    return FoundChange(ref, record, is_on_object=False)
 
 
 def _texts(taken: FoundChange, item: Workload, texts: dict[str, str] | None = None) -> dict[str, str]:
@@ -397,15 +423,27 @@ def test_memory_rejection_spends_no_budget() -> None:
 
 def _rejected(item: Workload, at: datetime.datetime = _AT) -> FoundChange:
     record = ChangeRecord(at, "rejected", "evict", by="me", end=ChangeOutcome.REJECTED, ended=at)
-    return FoundChange(item.ref, record)
+    return FoundChange(item.ref, record, is_on_object=False)
 
 
-def test_memory_negative_gpus_refill_no_budget() -> None:
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded-by-the-object", "only-remembered"])
+def test_memory_negative_gpus_refill_no_budget(*, is_recorded: bool) -> None:
     """Whoever writes in the state namespace cannot pay for a thousand GPUs by a change that added as many."""
     item = workload(pod())
     record = ChangeRecord(_AT, "r", "scale-to-zero", -1000, "me")
-    _, fleet = _recalled(item, _texts(FoundChange(item.ref, record), item))
+    texts = _texts(FoundChange(item.ref, record, is_on_object=False), item)
+    changes = (FoundChange(item.ref, record),) if is_recorded else ()
+    fleet = with_remembered_changes(Fleet((item,), {}, {}, changes), parse_memory(texts))
     assert [one.record.gpus for one in fleet.changes] == [0]
+
+
+def test_memory_unreadable_entry_counts_recorded_changes_of_its_owner() -> None:
+    """Nothing shows that they are forged, so budgets count them; of a readable memory they would be unknown."""
+    item = workload(pod())
+    recorded = FoundChange(item.ref, ChangeRecord(_AT, "r", "scale-to-zero", 8, "me"))
+    for texts, counts in (({key_of(item.ref): "{"}, True), ({}, False)):
+        fleet = with_remembered_changes(Fleet((item,), {}, {}, (recorded,)), parse_memory(texts))
+        assert [one.is_remembered for one in fleet.changes] == [counts]
 
 
 def test_memory_expired_entries_are_pruned_and_size_is_bounded() -> None:
@@ -419,6 +457,7 @@ def test_memory_expired_entries_are_pruned_and_size_is_bounded() -> None:
     for number in range(2 * MOST):
         texts = _texts(_taken(item.ref, f"r{number}"), item, texts)
     assert len(parse_memory(texts).by_key[key_of(item.ref)]) == MOST
+    assert without_change({}, _taken(item.ref), item) == {}
 
 
 def test_memory_of_many_scale_downs_keeps_what_all_took() -> None:

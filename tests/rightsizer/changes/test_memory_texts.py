@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
@@ -25,14 +24,14 @@ from rightsizer.changes.memory import (
     part_of,
     remembered_record,
     with_change,
-    with_end,
     with_remembered_changes,
+    without_change,
 )
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ClusterUnreachable, RequestRefused
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, Fleet, FoundChange, ObjectRef, Workload
-from simulator.kube import ApiServer, Rule
+from simulator.kube import ApiServer
 from tests.rightsizer.build import AT, DAY, pod, workload
 
 HOUR = datetime.timedelta(hours=1)
@@ -48,7 +47,7 @@ def _record(run: str = "r", action: str = "scale-to-zero", **changes: Any) -> Ch
 
 
 def _found(ref: ObjectRef = ITEM.ref, **changes: Any) -> FoundChange:
-    return FoundChange(ref, _record(**changes))
+    return FoundChange(ref, _record(**changes), is_on_object=False)
 
 
 def _kept(
@@ -191,86 +190,14 @@ def test_memory_over_its_limit_joins_scale_downs_of_one_workload(*, same: bool) 
     assert _runs(_kept(*changes, item=JOB)) == [("r1", 4 if same else 2), *later]
 
 
-def test_memory_end_of_a_workload_is_that_of_its_open_changes() -> None:
-    """Also of a Job under the key of its CronJob; other Jobs, and what had ended before, stay as they were."""
-    texts = _kept(_found(EARLIER), _found(EARLIER, run="s"), _found(JOB.ref), item=JOB)
-    once = with_end(texts, EARLIER, ChangeOutcome.UNDONE, AT + HOUR)
-    again = {**texts, **{key: text for key, text in once.items() if text is not None}}
-    assert with_end(again, EARLIER, ChangeOutcome.REVERTED, AT + DAY) == {}
-    ends = [(one.ref, one.record.end, one.record.ended) for one in parse_memory(again).by_key[key_of(CRON)]]
-    undone = (EARLIER, ChangeOutcome.UNDONE, AT + HOUR)
-    assert ends == [undone, undone, (JOB.ref, None, None)]
-
-
-def test_memory_next_change_keeps_what_the_object_showed_of_the_last() -> None:
-    """Its pods are gone then, and an undo record that is there is another's."""
-    back = msgspec.structs.replace(_record(), end=ChangeOutcome.REVERTED, ended=AT + HOUR)
-    item = dataclasses.replace(ITEM, past=(back,))
-    texts = _kept(_found(run="s", at=AT + DAY), item=item, texts=_kept(_found()))
-    first, second = parse_memory(texts).by_key[key_of(ITEM.ref)]
-    assert (first.record.end, first.record.ended) == (ChangeOutcome.REVERTED, AT + HOUR)
-    assert second.record.end is None
-
-
-def test_memory_scale_up_that_leaves_no_record_ends_the_changes_before_it() -> None:
-    """One that gives back some of the replicas ends nothing; of many, those are forgotten first."""
-    edits = (Edit(("spec", "replicas"), 4, 3),)
-    some, whole = (
-        remembered_record(_record(run, "scale-up", gpus=-1, edits=one), ITEM)
-        for run, one in (("s", edits), ("t", ()))
-    )
-    ends = [ChangeOutcome.SCALE_UP] * 3
-    for changes, expected in (([some], [None, None]), ([some, whole], ends)):
-        texts = _kept(_found(action="scale-down"), *changes)
-        assert [one.record.end for one in parse_memory(texts).by_key[key_of(ITEM.ref)]] == expected
-    downs = [_found(run=f"r{n}", action="scale-down") for n in range(MOST - 1)]
-    assert [run for run, _ in _runs(_kept(some, *downs, _found(run="z")))] == [
-        *(f"r{n}" for n in range(MOST - 1)),
-        "z",
-    ]
-
-
-def test_memory_change_with_a_record_is_in_effect() -> None:
-    """That of a later change undoes it, too; one of an earlier change does not."""
-    item = workload(pod(created=AT - DAY), generation=2)
-    for hours, end in ((0, None), (1, None), (-1, ChangeOutcome.REVERTED)):
-        around = Fleet((item,), {}, {}, recorded_at={item.ref.full_name: AT + hours * HOUR})
-        found = with_remembered_changes(around, parse_memory(_kept(_found(generation=1))))
-        assert [one.record.end for one in found.changes] == [end]
-        assert [one.end for one in found.workloads[0].past] == [end]
-
-
-def test_memory_stop_with_pods_since_was_reverted() -> None:
-    """Also in the same second, as GitOps may be as quick as that, and though the record is still there."""
-    for action, hours, end in (
-        ("scale-to-zero", 0, ChangeOutcome.REVERTED),
-        ("scale-to-zero", -1, None),
-        ("scale-down", 0, None),
-    ):
-        item = workload(pod(created=AT + hours * HOUR), generation=2)
-        around = Fleet((item,), {}, {}, recorded_at={item.ref.full_name: AT})
-        texts = _kept(_found(generation=1, action=action))
-        (found,) = with_remembered_changes(around, parse_memory(texts)).changes
-        assert (found.record.end, found.record.ended) == (end, AT if end else None)
-
-
-@pytest.mark.parametrize(
-    ("action", "hours", "is_in_effect"),
-    [
-        ("scale-to-zero", None, False),
-        ("scale-to-zero", 0, True),
-        ("scale-to-zero", -1, False),
-        ("evict", None, True),
-    ],
-)
-def test_memory_change_of_a_workload_without_pods_is_in_effect_by_its_record(
-    action: str, hours: int | None, *, is_in_effect: bool
-) -> None:
-    """Without one, it was deleted or restored; an evicted pod has none."""
-    recorded = {} if hours is None else {ITEM.ref.full_name: AT + hours * HOUR}
-    texts = _kept(_found(action=action))
-    (found,) = with_remembered_changes(Fleet((), {}, {}, recorded_at=recorded), parse_memory(texts)).changes
-    assert found.is_in_effect is is_in_effect
+def test_memory_without_a_refused_change_keeps_the_others() -> None:
+    """The last one leaves no text."""
+    texts = _kept(_found(), _found(run="s"))
+    key = key_of(ITEM.ref)
+    (left,) = without_change(texts, _found(run="s"), ITEM).values()
+    assert left is not None
+    assert _runs({key: left}) == [("r", 2)]
+    assert without_change({key: left}, _found(), ITEM) == {key: None}
 
 
 def test_memory_pod_created_with_the_change_shows_that_it_was_made() -> None:
@@ -278,6 +205,13 @@ def test_memory_pod_created_with_the_change_shows_that_it_was_made() -> None:
     item = workload(pod(created=AT))
     fleet = with_remembered_changes(Fleet((item,), {}, {}), parse_memory(_kept(_found(generation=1))))
     assert len(fleet.changes) == 1
+
+
+def test_memory_time_and_gpus_of_a_recorded_change_are_those_remembered() -> None:
+    """The owner of an object can edit its history."""
+    forged = FoundChange(ITEM.ref, _record(at=AT - 90 * DAY, gpus=0))
+    (found,) = with_remembered_changes(Fleet((), {}, {}, (forged,)), parse_memory(_kept(_found()))).changes
+    assert (found.at, found.record.gpus, found.is_on_object) == (AT, 2, True)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +258,7 @@ def store(api: ApiServer, tmp_path: pathlib.Path) -> MemoryStore:
 
 
 def test_memory_store_reads_what_it_keeps(api: ApiServer, store: MemoryStore) -> None:
-    """In the part of the owner, which is also read alone; what only adds GPUs is kept, too."""
+    """In the part of the owner, which is also read alone; what only adds GPUs is not kept."""
     for item, run in ((ITEM, "r"), (JOB, "s")):
         with store.kept(item, _record(run), AT):
             pass
@@ -336,7 +270,7 @@ def test_memory_store_reads_what_it_keeps(api: ApiServer, store: MemoryStore) ->
     }
     assert store.place == f"ConfigMaps {STATE}/gpu-rightsizer-memory-*"
     found = store.read()
-    assert sorted(run for run, *_ in found.by_run) == ["r", "s", "t"]
+    assert sorted(run for run, *_ in found.by_run) == ["r", "s"]
     assert store.of(ITEM).by_key.items() <= found.by_key.items()
     assert key_of(ITEM.ref) in store.of(ITEM).by_key
 
@@ -352,36 +286,6 @@ def test_memory_store_drops_only_what_was_refused(
     with pytest.raises(type(error)), store.kept(ITEM, _record(), AT):
         raise error
     assert [run for run, *_ in store.read().by_run] == runs
-
-
-def test_memory_store_restores_the_text_before_a_refused_change(store: MemoryStore) -> None:
-    """What else is kept of the owner stays."""
-    with store.kept(ITEM, _record("s"), AT):
-        pass
-    with pytest.raises(RequestRefused), store.kept(ITEM, _record(action="scale-up"), AT):
-        raise RequestRefused("writing", code=409, reason="", detail="")
-    assert [(one.record.run, one.record.end) for one in store.read().by_run.values()] == [("s", None)]
-
-
-def test_memory_store_ends_changes_wherever_they_are_kept(store: MemoryStore) -> None:
-    """Under the key of a CronJob, which its Job does not name; a workload without changes ends nothing."""
-    with store.kept(JOB, _record(), AT):
-        pass
-    store.end(ITEM.ref, ChangeOutcome.UNDONE, AT)
-    assert [one.record.end for one in store.read().by_run.values()] == [None]
-    store.end(JOB.ref, ChangeOutcome.ROLLBACK, AT + HOUR)
-    (found,) = store.read().by_run.values()
-    assert (found.record.end, found.record.ended) == (ChangeOutcome.ROLLBACK, AT + HOUR)
-
-
-def test_memory_store_end_without_the_right_is_left_to_the_object(
-    api: ApiServer, store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An owner may undo a change of a workload without any right on the state namespace."""
-    caplog.set_level("INFO")
-    api.deny(Rule("*", resources=("configmaps",)))
-    store.end(ITEM.ref, ChangeOutcome.UNDONE, AT)
-    assert "that changes of research/Deployment/w ended is not recorded" in caplog.text
 
 
 def test_memory_store_keeps_a_rejection(store: MemoryStore) -> None:

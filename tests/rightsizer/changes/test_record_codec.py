@@ -1,4 +1,4 @@
-"""What objects record of our change, whatever anybody writes there, and what follows from earlier changes."""
+"""What objects remember of our changes, within bounds and whatever anybody writes there, and what follows from it."""
 
 import dataclasses
 import datetime
@@ -11,18 +11,23 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
+from rightsizer.changes.found_changes import AHEAD
 from rightsizer.changes.record_codec import (
     HISTORY_ANNOTATION,
     MANIFEST_NAME,
+    MOST,
+    MOST_BYTES,
     UNDO_ANNOTATION,
     came_back_after,
     decode_record,
-    earlier_ends,
     encode_record,
     manifest_name,
-    own_change,
     pause_of,
+    read_history,
+    recorded_changes,
     with_end,
+    with_noticed_reverts,
+    write_history,
 )
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
@@ -34,11 +39,13 @@ from rightsizer.model import (
     Decision,
     Edit,
     FindingName,
+    Fleet,
+    FoundChange,
     Mode,
     ObjectRef,
     Verdict,
 )
-from rightsizer.planning.cooldown import AHEAD, Memory, cooling, memory_of
+from rightsizer.planning.cooldown import Memory, cooling, memory_of
 from rightsizer.policy.effective import EffectivePolicy, PolicyEvaluator
 from tests.rightsizer.build import (
     AT,
@@ -78,6 +85,43 @@ def _changes(draw: st.DrawFn) -> ChangeRecord:
         end=end,
         ended=draw(TIMES).replace(microsecond=0) if end else None,
     )
+
+
+def _read(text: str) -> tuple[ChangeRecord, ...]:
+    return read_history({HISTORY_ANNOTATION: text})
+
+
+@hypothesis.given(st.lists(_changes(), min_size=1, max_size=12, unique_by=lambda one: one.run))
+def test_record_codec_history_over_limit_drops_oldest_first(past: list[ChangeRecord]) -> None:
+    """At most so many entries and bytes; the last always stays, and what was taken outlasts what was given back."""
+    text = write_history(past)
+    kept = _read(text)
+    assert len(kept) <= MOST
+    assert len(text.encode()) <= MOST_BYTES
+    assert kept[-1] == past[-1]
+    places = [past.index(change) for change in kept]
+    assert places == sorted(places)
+    lost = [change for change in past if change not in kept and change.takes]
+    assert not lost or all(change.takes for change in kept[:-1])
+
+
+@hypothesis.given(st.lists(_changes(), max_size=3))
+def test_record_codec_short_history_round_trip_is_lossless(past: list[ChangeRecord]) -> None:
+    """Writing and reading lose nothing, so that two takings of a month always count."""
+    hypothesis.assume(all(len(change.by) + len(change.run) < 80 for change in past))
+    assert _read(write_history(past)) == tuple(past)
+
+
+@pytest.mark.parametrize("count", [MOST, MOST + 1])
+def test_record_codec_history_holds_most_entries_in_whole_seconds_of_utc(count: int) -> None:
+    """Of changes that took GPUs the oldest is dropped."""
+    at = (AT + MINUTE / 7).astimezone(datetime.timezone(HOUR))
+    text = write_history(
+        [ChangeRecord(at, f"r{n}", "evict", end=ChangeOutcome.UNDONE, ended=at) for n in range(count)]
+    )
+    assert [one.run for one in _read(text)] == [f"r{n}" for n in range(count)][-MOST:]
+    second = (AT + MINUTE / 7).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert {(one["at"], one["ended"]) for one in json.loads(text)} == {(second, second)}
 
 
 @pytest.mark.parametrize("which", ["at", "ended"])
@@ -123,6 +167,7 @@ HOSTILE = st.one_of(
 NOT_OURS = {
     "empty": "",
     "no-json": "{",
+    "no-list": '{"at": "2026-11-20T00:00:00Z"}',
     "no-entry": "[7]",
     "no-zone": '[{"at": "2026-11-20T00:00:00", "run": "r", "action": "scale-down"}]',
     "no-year": '[{"at": "0001-01-01T00:00:00+14:00", "run": "r", "action": "scale-down"}]',
@@ -134,22 +179,12 @@ NOT_OURS = {
 
 
 @pytest.mark.parametrize("text", NOT_OURS.values(), ids=NOT_OURS.keys())
-def test_record_codec_unreadable_record_counts_and_unreadable_history_does_not(text: str) -> None:
-    """The record stands for a change right now; the history of an earlier release only dates ends."""
-    assert own_change({UNDO_ANNOTATION: text}) == UNREADABLE
-    assert earlier_ends({HISTORY_ANNOTATION: text}) == {}
+def test_record_codec_unreadable_entry_still_counts(text: str) -> None:
+    """An entry that cannot be read stands as one; so does an undo record, of whatever time it claims to be."""
+    assert _read(text) == (UNREADABLE,)
+    assert UNREADABLE in recorded_changes({"gpu-rightsizer.io/undo": text})
     record = '{"run": "r", "at": "0001-01-01T00:00:00+14:00", "action": "scale-down"}'
-    assert own_change({UNDO_ANNOTATION: record}) == UNREADABLE
-
-
-def test_record_codec_history_of_an_earlier_release_tells_ends() -> None:
-    """By run; what is in effect has none."""
-    ended = {"end": "undone", "ended": (AT + DAY).isoformat()}
-    entries = [{"at": AT.isoformat(), "run": "r", "action": "suspend", **ended}]
-    entries.append({"at": AT.isoformat(), "run": "s", "action": "suspend"})
-    (found,) = earlier_ends({HISTORY_ANNOTATION: json.dumps(entries)}).values()
-    assert (found.run, found.end, found.ended) == ("r", ChangeOutcome.UNDONE, AT + DAY)
-    assert earlier_ends({}) == {}
+    assert recorded_changes({"gpu-rightsizer.io/undo": record}) == (UNREADABLE,)
 
 
 @hypothesis.given(HOSTILE, st.sampled_from(["history", "undo"]))
@@ -157,11 +192,12 @@ def test_record_codec_arbitrary_annotation_allows_nothing_extra(text: str, which
     """An idle workload is acted upon without the annotation; with any text in its place, at most that."""
     item = workload(annotations={})
     annotated = {f"gpu-rightsizer.io/{which}": text}
-    own = own_change(annotated)
-    spoiled = dataclasses.replace(item, annotations=annotated, past=(own,) if own else ())
-    earlier_ends(annotated)
-    decision = judged(spoiled, all_idle(spoiled), policy())
-    assert not (own == UNREADABLE and decision.is_enforced)
+    spoiled = dataclasses.replace(item, annotations=annotated, past=recorded_changes(annotated))
+    if spoiled.past:
+        decision = judged(spoiled, all_idle(spoiled), policy())
+        unreadable = UNREADABLE in spoiled.past
+        assert not (unreadable and decision.is_enforced)
+        assert write_history(spoiled.past)
 
 
 def _effective() -> EffectivePolicy:
@@ -305,6 +341,22 @@ def test_advice_with_any_history_is_still_given() -> None:
     assert (decision.verdict, decision.action) == (Verdict.ACT, Action.SCALE_TO_ZERO)
 
 
+def test_revert_detection_pods_newer_than_stop_count_as_revert() -> None:
+    """Of a shrunk workload they tell nothing."""
+    stop, shrink = _past(5 * HOUR, None), _past(5 * HOUR, None, action="scale-down")
+    seen = with_noticed_reverts((stop, shrink), [AT - 2 * HOUR, AT - HOUR, AT - 9 * HOUR, None])
+    assert [(change.end, change.ended) for change in seen] == [
+        (ChangeOutcome.REVERTED, AT - 2 * HOUR),
+        (None, None),
+    ]
+
+
+def test_revert_detection_pod_in_same_second_counts_as_newer() -> None:
+    """GitOps may be as quick as that; what was stopped is old."""
+    (seen,) = with_noticed_reverts((_past(HOUR, None),), [AT - HOUR])
+    assert (seen.end, seen.ended) == (ChangeOutcome.REVERTED, AT - HOUR)
+
+
 @pytest.mark.parametrize(
     ("replicas", "keda", "enforced"), [(4, None, False), (2, None, True), (1, None, True), (4, "keda", True)]
 )
@@ -314,11 +366,14 @@ def test_revert_detection_revert_since_last_cycle_is_held_off(
     """Also where it could not be noted before: a record that is not in effect says so. Going on further is not that."""
     edits = (Edit(("spec", "replicas"), 4, 2),)
     record = record_of(judged(workload(), all_idle(workload()), policy()), edits, run="r1", at=AT - 3 * DAY)
-    notes = {UNDO_ANNOTATION: encode_record(record)}
+    notes = {UNDO_ANNOTATION: encode_record(record), HISTORY_ANNOTATION: write_history([record.summary])}
     item = workload(
         pod(created=AT - 10 * DAY),
         annotations=notes,
-        past=(_past(9 * DAY), record.summary),
+        past=(
+            *recorded_changes({HISTORY_ANNOTATION: write_history([_past(9 * DAY)])}),
+            *recorded_changes(notes),
+        ),
         spec=json.dumps({"replicas": replicas}).encode(),
         control_object=keda and ObjectRef("keda.sh/v1alpha1", "ScaledObject", "research", keda, "uid"),
     )
@@ -334,6 +389,22 @@ def test_record_codec_undo_closes_all_open_changes() -> None:
     assert [change.ended for change in ended] == [AT - 9 * DAY + HOUR, AT, AT]
 
 
+def test_eviction_history_of_pod_name_applies_to_its_successor() -> None:
+    """Its manifests are what is left of those before it: it came back, so it is held off from then on."""
+    item = workload(pod("shell", created=AT - 10 * DAY), kind="Pod")
+    item = dataclasses.replace(item, ref=item.pods[0].ref)
+    changes = (
+        FoundChange(item.ref, ChangeRecord(AT - 11 * DAY, "r0", "", 1)),
+        FoundChange(item.ref, ChangeRecord(AT - 10 * DAY - HOUR, "r1", "", 1)),
+    )
+    around = Fleet((item,), {}, {}, changes)
+    week: dict[str, Any] = {"cooldown": 6 * DAY, "actions": ("evict",), "maxChanges": 3}
+    assert judged(item, all_idle(item), policy(rule("all", **week)), around=around).is_enforced
+    month = week | {"cooldown": 11 * DAY}
+    decision = judged(item, all_idle(item), policy(rule("all", **month)), around=around)
+    assert any("reverted by someone" in block.message for block in decision.blockers)
+
+
 @pytest.mark.parametrize("field", ["at", "ended"])
 @pytest.mark.parametrize(
     ("ahead", "is_read"), [(AHEAD, True), (AHEAD + datetime.timedelta(seconds=1), False)]
@@ -344,7 +415,7 @@ def test_cooldown_change_in_the_future_counts_as_unreadable(
     """Beyond what clocks differ by, nobody made it: it holds off its own workload, as any unreadable one."""
     change = ChangeRecord(AT, "r", "scale-down", 1, end=ChangeOutcome.UNDONE, ended=AT)
     item = workload(past=(msgspec.structs.replace(change, **{field: AT + ahead}),))
-    memory = memory_of(item, AT)
+    memory = memory_of(item, fleet(item), AT)
     assert (memory.past[0] != UNREADABLE) is is_read
     assert list(cooling(item, memory, _effective()))
 

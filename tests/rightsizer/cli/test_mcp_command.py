@@ -96,8 +96,8 @@ def test_mcp_tools_answer_who_holds_what_and_why(world: World) -> None:
 
 
 @pytest.mark.prometheus
-def test_mcp_history_tells_no_forged_change(world: World) -> None:
-    """What only an annotation claims is no change."""
+def test_mcp_history_tells_forged_changes_from_remembered_ones(world: World) -> None:
+    """A change of ours is known; one that only an annotation claims is not."""
     world.add("Deployment", world.team, "idle", {})
     run = world.run("apply", "--yes", "--verify-for", "0", policy=DEFAULT_POLICY)
     assert run.code == 0, run.err
@@ -109,7 +109,8 @@ def test_mcp_history_tells_no_forged_change(world: World) -> None:
 
     async def talk(client: Client) -> None:
         changes = await _data(client, "history", since="1h")
-        assert [(one["name"], one["action"]) for one in changes["items"]] == [("idle", "scale-to-zero")]
+        known = {one["name"]: (one["action"], one["isKnown"]) for one in changes["items"]}
+        assert known == {"idle": ("scale-to-zero", True), "forger": ("scale-to-zero", False)}
         assert {event["reason"] for event in changes["events"]} == {"ScaledToZero"}
         assert "record" not in changes["items"][0]
         one = await _data(client, "history", workload=f"{world.team}/deployment/idle")

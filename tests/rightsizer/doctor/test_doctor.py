@@ -96,6 +96,7 @@ def facts(**changes: Any) -> Facts:
         "max_samples": 50_000_000,
         "host": "https://api:6443",
         "policy": enforcing(budgets=ROOMY),
+        "evicts": True,
         "fleet": fleet(),
         "allowed": dict.fromkeys(RIGHTS, True),
         "server": server(),
@@ -196,8 +197,14 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     "undo-denied": ({"allowed": denied(Command.UNDO)}, "undo", Status.WARNING, "patch deployments.apps"),
     "discovery": ({}, "discovery", Status.OK, "all 2 required rights"),
     "apply": ({}, "apply", Status.OK, "rights"),
-    "plan-without-secrets": (
+    "plan-evicting": (
         {"allowed": {right: right.resource != "secrets" for right in RIGHTS}},
+        "plan",
+        Status.WARNING,
+        "list secrets",
+    ),
+    "plan-not-evicting": (
+        {"allowed": {right: right.resource != "secrets" for right in RIGHTS}, "evicts": False},
         "plan",
         Status.OK,
         "rights are granted",

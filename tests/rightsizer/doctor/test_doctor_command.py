@@ -343,6 +343,7 @@ def asked(metrics: Metrics, labels: dict[str, str] | None = None) -> Facts:
         prometheus=lambda: Client(PrometheusSettings(url=metrics.prometheus.url)),
         is_named=True,
         policy=lambda: BUILT_IN,
+        evicts=lambda _: False,
         terms=SourceSettings(metrics.labels if labels is None else labels),
         own="gpu-rightsizer",
         clock=lambda: datetime.datetime.now(datetime.UTC),

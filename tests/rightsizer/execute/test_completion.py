@@ -19,12 +19,11 @@ from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.given import manifest
 from tests.rightsizer.memory import remember
-from tests.rightsizer.remembered import remembered
 from tests.rightsizer.world import BUDGETS, World, created, gpus_of, stamp
 
 pytestmark = pytest.mark.prometheus
 
-UNDO = "gpu-rightsizer.io/undo"
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
 HOLD = "example.com/hold"
 POLICY = (
     """
@@ -58,7 +57,8 @@ def _record(world: World) -> dict[str, Any] | None:
 
 
 def _ends(world: World) -> list[str | None]:
-    return [entry.get("end") for entry in remembered(world, "train")]
+    past = json.loads(_job(world)["metadata"]["annotations"][HISTORY])
+    return [entry.get("end") for entry in past]
 
 
 def _state(world: World) -> tuple[bool, list[int]]:

@@ -5,6 +5,7 @@ what this one could not, once.
 """
 
 import datetime
+import json
 import pathlib
 import time
 import types
@@ -13,17 +14,13 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.memory import key_of, part_of, with_change
-from rightsizer.model import ChangeRecord, FoundChange, ObjectRef
 from simulator.kube import Fault, LoggedRequest
-from tests.rightsizer.build import workload
 from tests.rightsizer.commands import Run
-from tests.rightsizer.remembered import remembered
 from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 
-UNDO = "gpu-rightsizer.io/undo"
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
 _Phase = tuple[str, str, int]
 _IN_TEAM = "/namespaces/team-[0-9a-f]+"
 
@@ -159,7 +156,7 @@ def test_apply_fault_in_phase_is_completed_once_by_next_run(
         return
     assert (again.code, _replicas(world), UNDO in _annotations(world)) == (0, 0, True), again.err
     assert ("idle" in again.items) == (result != "done")
-    assert len(remembered(world)) == 1
+    assert len(json.loads(_annotations(world)[HISTORY])) == 1
 
 
 @pytest.mark.slow
@@ -307,13 +304,14 @@ def _scale(world: World) -> None:
 
 
 def _act_as_another(world: World) -> None:
-    """It writes the memory and then the object, as any instance does."""
-    ref = ObjectRef("apps/v1", "Deployment", world.team, "idle")
-    change = ChangeRecord(datetime.datetime.now(datetime.UTC), "r9", "scale-down", 1, "another")
-    texts = with_change({}, FoundChange(ref, change), workload(ref=ref), change.at)
-    name = {"name": f"gpu-rightsizer-memory-{part_of(key_of(ref))}", "namespace": "gpu-rightsizer"}
-    world.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": texts})
-    world.api.patch("Deployment", world.team, "idle", {"metadata": {"labels": {"changed-by": "another"}}})
+    entry = {
+        "at": stamp(datetime.datetime.now(datetime.UTC)),
+        "run": "r9",
+        "action": "scale-down",
+        "gpus": 1,
+        "by": "another",
+    }
+    _annotate(world, history=json.dumps([entry]))
 
 
 def _fill(world: World) -> None:
@@ -411,7 +409,7 @@ def test_lease_lost_while_frozen_blocks_next_write(
 
 
 ELSEWHERE = {
-    "A11": ("execute/test_reconcile.py", "test_history_entry_is_written_before_the_change"),
+    "A11": ("execute/test_reconcile.py", "test_history_entry_is_written_in_same_patch_as_change"),
     "A12": ("kinds/test_patches.py", "test_patch_record_is_compact_plain_json"),
     "A13": ("execute/test_reconcile.py", "test_change_reverted_by_owner_is_reported_and_not_repeated"),
     "A14": ("changes/test_record_codec.py", "test_hold_off_doubles_with_each_revert"),

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from simulator.kube import Fault, LoggedRequest
-from tests.rightsizer.remembered import remembered
 from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
@@ -117,7 +116,8 @@ def _assert_reconciled(world: World) -> None:
     evictions = [one for one in made if one.path.endswith("/shell/eviction")]
     assert (len(stopped), len(evictions)) == (1, 1)
     idle = created(world.api, "Deployment", world.team, "idle")
-    assert (idle["spec"]["replicas"], len(remembered(world, "idle"))) == (0, 1)
+    notes = idle["metadata"]["annotations"]
+    assert (idle["spec"]["replicas"], len(json.loads(notes["gpu-rightsizer.io/history"]))) == (0, 1)
     assert world.pods_of(world.team, "shell") == []
     assert len(world.api.list("Secret", _OWN)) == 1
     before = len(world.api.requests.mutating(include_dry_run=True))

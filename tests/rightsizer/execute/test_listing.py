@@ -1,7 +1,9 @@
 """Wherever the record stands, on a Deployment, on what stops it, or on what only has a scale, all is the same."""
 
 import dataclasses
+import datetime
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +13,11 @@ import pytest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.execute.test_reconcile import AT_ONCE
 from tests.rightsizer.inventory.test_control_objects import queued, scaled
-from tests.rightsizer.remembered import age_memory, earlier, remembered
 from tests.rightsizer.world import DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 
-UNDO = "gpu-rightsizer.io/undo"
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
 PAUSED = "autoscaling.keda.sh/paused-replicas"
 ONE_A_DAY = AT_ONCE + "  - {scope: namespace, per: day, workloads: 1}\n"
 
@@ -52,8 +53,14 @@ class Way:
 
     def age(self, world: World, hours: float) -> None:
         """Let our notes have been written earlier."""
-        self.write(world, {"metadata": {"annotations": {UNDO: earlier(self.notes(world)[UNDO], hours)}}})
-        age_memory(world, hours)
+
+        def earlier(found: re.Match[str]) -> str:
+            at = datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=hours)
+            return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+        ours = {key: text for key, text in self.notes(world).items() if key in {UNDO, HISTORY}}
+        aged = {key: re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z", earlier, text) for key, text in ours.items()}
+        self.write(world, {"metadata": {"annotations": aged}})
 
 
 _BACK = {"spec": {"replicas": 2}}
@@ -137,12 +144,30 @@ def test_change_reverted_by_owner_is_reported_and_not_repeated(world: World, way
         (one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["reconciliation"]
     ]
     assert reconciliations == [(way.bearer[1], "record-revert")]
-    assert [one["end"] for one in remembered(world)] == ["reverted"]
+    assert [one["end"] for one in json.loads(way.notes(world)[HISTORY])] == ["reverted"]
     assert UNDO not in way.notes(world)
     told = [one for one in world.api.list("Event", world.team) if one["reason"] == "Reverted"]
     assert [one["involvedObject"]["name"] for one in told] == [way.name]
     plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items[way.name]
     assert plan["action"] is None or "reverted by someone" in str(plan["blockers"]), plan
+
+
+def test_change_limit_two_in_thirty_days_blocks_more(world: World, way: Way) -> None:
+    """Wherever they are remembered."""
+    now = datetime.datetime.now(datetime.UTC)
+    entries = [
+        {
+            "at": f"{now - datetime.timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}",
+            "run": f"r{days}",
+            "action": "suspend",
+            "gpus": 1,
+        }
+        for days in (9, 15)
+    ]
+    way.write(world, {"metadata": {"annotations": {HISTORY: json.dumps(entries)}}})
+    item = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items[way.name]
+    assert item["action"] is None, item
+    assert "2 times in 30 days" in str(item["reasons"])
 
 
 def test_change_budget_counts_undone_changes(world: World, way: Way) -> None:

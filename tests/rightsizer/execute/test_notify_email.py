@@ -8,6 +8,7 @@ import pydantic
 import pytest
 import yaml
 
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION
 from rightsizer.execute.notify import notify
 from rightsizer.model import ObjectRef, Outcome, Result
 from rightsizer.policy.schema import Target
@@ -136,9 +137,11 @@ def test_history_notify_sends_a_digest(world: World, receiver: Receiver) -> None
     world.run("undo", f"{world.team}/Deployment/a", "--yes")
     changed = world.api.get("Deployment", world.team, "b")
     assert changed is not None
-    forged = {key: text for key, text in changed["metadata"]["annotations"].items() if key.endswith("/undo")}
+    forged = changed["metadata"]["annotations"][HISTORY_ANNOTATION]
     world.add("Deployment", world.team, "forged", {})
-    world.api.patch("Deployment", world.team, "forged", {"metadata": {"annotations": forged}})
+    world.api.patch(
+        "Deployment", world.team, "forged", {"metadata": {"annotations": {HISTORY_ANNOTATION: forged}}}
+    )
     run = world.run("history", "--since", "1d", "--notify", "--cluster-name", "prod-eu", policy=policy)
     assert (run.code, run.err) == (0, "")
     bodies = {path: body for path, _, body in receiver.got}

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +15,11 @@ from rightsizer.planning.kept_sizes import MOST, NAME
 from simulator.kube import Fault, LoggedRequest
 from tests.rightsizer.commands import Run
 from tests.rightsizer.kubectl import claim
-from tests.rightsizer.remembered import age_memory, earlier, remembered
 from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created
 
 pytestmark = pytest.mark.prometheus
 
-UNDO = "gpu-rightsizer.io/undo"
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
 AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1s\n")
 SHRINK = (
     """
@@ -41,6 +41,11 @@ def _annotations(world: World, name: str) -> dict[str, str]:
     return found
 
 
+def _history(world: World, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_annotations(world, name)[HISTORY])
+    return found
+
+
 def _reconciliations(run: Run) -> list[tuple[str, str]]:
     assert run.out, run.err
     return [(one["name"], one["action"]) for one in json.loads(run.out)["items"] if one["reconciliation"]]
@@ -53,27 +58,28 @@ def _events(world: World, name: str) -> list[str]:
 
 def _aged(world: World, name: str, hours: float) -> None:
     """Let our notes on a workload have been written earlier."""
-    record = _annotations(world, name).get(UNDO)
-    aged = {"metadata": {"annotations": {UNDO: earlier(record, hours) if record else None}}}
-    world.api.patch("Deployment", world.team, name, aged)
-    age_memory(world, hours)
+
+    def earlier(found: re.Match[str]) -> str:
+        at = datetime.datetime.fromisoformat(found[0]) - datetime.timedelta(hours=hours)
+        return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    ours = {key: text for key, text in _annotations(world, name).items() if key in {UNDO, HISTORY}}
+    aged = {key: re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z", earlier, text) for key, text in ours.items()}
+    world.api.patch("Deployment", world.team, name, {"metadata": {"annotations": aged}})
 
 
-def test_history_entry_is_written_before_the_change(world: World) -> None:
+def test_history_entry_is_written_in_same_patch_as_change(world: World) -> None:
     """Also what is undone; the run and the instance are named."""
     world.add("Deployment", world.team, "idle", {"replicas": 3})
     run = _apply(world, "--instance", "nightly")
-    paths = [one.path for one in world.api.requests.mutating()]
-    first = next(
-        place for place, path in enumerate(paths) if "memory" in path or path.endswith("/configmaps")
-    )
-    assert first < next(place for place, path in enumerate(paths) if path.endswith("deployments/idle"))
-    (entry,) = remembered(world, "idle")
+    (patch,) = (one for one in world.api.requests.mutating() if one.path.endswith("deployments/idle"))
+    assert HISTORY in patch.json["metadata"]["annotations"]
+    (entry,) = _history(world, "idle")
     assert (entry["action"], entry["gpus"], entry["by"]) == ("scale-to-zero", 3, "nightly")
     assert entry["run"] == json.loads(run.out)["metadata"]["run"]
     assert "end" not in entry
     world.run("undo", "--all", "--yes")
-    (entry,) = remembered(world, "idle")
+    (entry,) = _history(world, "idle")
     assert entry["end"] == "undone"
     assert UNDO not in _annotations(world, "idle")
 
@@ -110,7 +116,7 @@ def test_change_reverted_by_owner_is_reported_and_not_repeated(
     run = _apply(world)
     assert _reconciliations(run) == [("idle", "record-revert")]
     assert "had set it to 0" in run.items["idle"]["detail"]
-    (entry,) = remembered(world, "idle")
+    (entry,) = _history(world, "idle")
     assert entry["end"] == "reverted"
     assert UNDO not in _annotations(world, "idle")
     assert "Reverted" in _events(world, "idle")
@@ -200,7 +206,7 @@ def test_reconcile_unhealthy_workload_is_rolled_back_with_warning(
     assert _reconciliations(again) == [("half-used", "rollback")]
     assert again.items["half-used"]["result"] == "done", again.out
     assert _gpus(world) == "2"
-    (entry,) = remembered(world, "half-used")
+    (entry,) = _history(world, "half-used")
     assert entry["end"] == "rollback"
     (event,) = (one for one in world.api.list("Event", world.team) if one["reason"] == "RolledBack")
     assert event["type"] == "Warning"
@@ -330,8 +336,8 @@ def test_verify_for_0_ends_run_after_last_change(world: World) -> None:
     assert _apply(world, "--verify-for", "0").items["idle"]["effect"] is None
 
 
-def test_grow_lost_response_without_record_is_confirmed_by_its_fields(world: World) -> None:
-    """Its patch removes the record, so that a lost answer is told by the restored fields alone."""
+def test_grow_lost_response_without_record_is_confirmed_by_history(world: World) -> None:
+    """Its patch removes the record, so that a lost answer is told by the history alone."""
     policy = SHRINK.replace("too-many-gpus: enforce", "too-many-replicas: enforce")
     world.add("Deployment", world.team, "grows", {"replicas": 2, "usage": "busy"})
     at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=2)
@@ -357,7 +363,7 @@ def test_grow_lost_response_without_record_is_confirmed_by_its_fields(world: Wor
     run = _apply(world, policy=policy)
     assert (run.items["grows"]["action"], run.items["grows"]["result"]) == ("scale-up", "done"), run.out
     assert UNDO not in _annotations(world, "grows")
-    assert [(one["action"], one.get("end")) for one in remembered(world, "grows")][-1] == (
+    assert [(one["action"], one.get("end")) for one in _history(world, "grows")][-1] == (
         "scale-up",
         "scale-up",
     )
@@ -369,10 +375,15 @@ def test_apply_recent_change_by_other_instance_is_skipped(world: World) -> None:
     world.add("Deployment", world.team, "idle", {"replicas": 1})
     _apply(world, "--instance", "one", policy=AT_ONCE)
     world.run("undo", "--all", "--yes")
-    age_memory(world, 0.1)
+    _aged(world, "idle", 0.1)
+    annotations = {"gpu-rightsizer.io/resumed-at": None, "gpu-rightsizer.io/came-back-after": None}
+    world.api.patch("Deployment", world.team, "idle", {"metadata": {"annotations": annotations}})
     world.api.delete("Deployment", world.team, "idle")
+    for kept in world.api.list("ConfigMap", "gpu-rightsizer"):
+        world.api.delete("ConfigMap", "gpu-rightsizer", kept["metadata"]["name"])
     world.api.settle()
-    world.add("Deployment", world.team, "idle", {})
+    notes = json.dumps([{"at": _minutes_ago(30), "run": "r", "action": "resize", "by": "one"}])
+    world.add("Deployment", world.team, "idle", {"annotations": {HISTORY: notes}})
     plan = world.run("plan", "-o", "json", "--instance", "two", policy=AT_ONCE).items["idle"]
     assert (plan["verdict"], plan["action"]) == ("act", None), plan
     assert "another instance, one" in plan["reasons"][0]
@@ -504,7 +515,7 @@ def test_reconcile_victim_of_a_pod_that_is_not_bound_comes_back(world: World) ->
     assert "after room was made" in run.items["idle"]["detail"]
     assert created(world.api, "Deployment", world.team, "idle")["spec"]["replicas"] == 1
     assert created(world.api, "Deployment", world.team, "next")["spec"]["replicas"] == 1
-    (entry,) = remembered(world, "idle")
+    (entry,) = _history(world, "idle")
     assert entry["end"] == "rollback"
     said = world.run("plan", "-o", "json", policy=ON_DEMAND).out
     assert "it was not bound after 1 time that room was made for it; nobody is stopped for it until" in said

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from rightsizer.changes.memory import MemoryStore, key_of
-from rightsizer.changes.record_codec import UNDO_ANNOTATION, decode_record
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, decode_record, read_history
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import RequestRefused
 from rightsizer.execute.reconcile_actions import (
@@ -30,7 +29,7 @@ from rightsizer.kinds.patches import edit_text
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef, Outcome, ReconcileAction, Result
 from simulator.kube import ApiServer, Fault
-from tests.rightsizer.build import AT, workload
+from tests.rightsizer.build import AT
 
 MINUTE = datetime.timedelta(minutes=1)
 RECORD = ChangeRecord(AT, "run-1", "scale-down", 3, "me", edits=(Edit(("spec", "replicas"), 4, 1),))
@@ -45,16 +44,14 @@ class Rig:
         path = directory / "kubeconfig"
         path.write_text(yaml.safe_dump(api.kubeconfig()))
         self.api = api
-        cluster = Cluster(ClusterSettings(kubeconfig=path))
         self.context = RunContext(
-            cluster=cluster,
+            cluster=Cluster(ClusterSettings(kubeconfig=path)),
             run="run-2",
             state_namespace="gpu-rightsizer",
             instance="me",
             clock=lambda: NOW,
             evicts=False,
             bind_within=datetime.timedelta(minutes=15),
-            memory=MemoryStore(cluster, "gpu-rightsizer"),
         )
         labels = {"app": "web"}
         self.template = {
@@ -74,18 +71,6 @@ class Rig:
             }
         )
         self.ref = ObjectRef("apps/v1", "Deployment", "team", "web", made["metadata"]["uid"])
-        self.remember(RECORD)
-
-    def remember(self, record: ChangeRecord) -> None:
-        """Keep the change in the memory, as the earlier run did."""
-        with self.context.memory.kept(workload(ref=self.ref), record, AT):
-            pass
-
-    @property
-    def ends(self) -> list[tuple[str, ChangeOutcome | None, datetime.datetime | None]]:
-        """Run, end and time of each change in the memory."""
-        found = self.context.memory.read().by_key.get(key_of(self.ref), ())
-        return [(one.record.run, one.record.end, one.record.ended) for one in found]
 
     def read(self) -> RecordedObject:
         """The Deployment with its record."""
@@ -167,16 +152,17 @@ def test_reconcile_actions_leave_record_and_history_of_what_happened(rig: Rig) -
     roll_back(rig.read(), "", rig.context)
     notes = rig.now["metadata"]["annotations"]
     assert (rig.now["spec"]["replicas"], UNDO_ANNOTATION in notes) == (4, False)
-    assert rig.ends == [("run-1", ChangeOutcome.ROLLBACK, NOW)]
+    (past,) = read_history({HISTORY_ANNOTATION: notes[HISTORY_ANNOTATION]})
+    assert (past.run, past.end, past.ended) == ("run-1", ChangeOutcome.ROLLBACK, NOW)
 
 
 def test_reconcile_record_revert_ends_the_change_in_its_history(rig: Rig) -> None:
     """How long a scaled-down workload was idle is unknown, so nothing is noted of that."""
     record_revert(rig.read(), "", rig.context)
-    assert rig.ends == [("run-1", ChangeOutcome.REVERTED, NOW)]
-    assert not any(
-        key.startswith("gpu-rightsizer.io/") for key in rig.now["metadata"].get("annotations") or {}
-    )
+    notes = rig.now["metadata"]["annotations"]
+    (past,) = read_history({HISTORY_ANNOTATION: notes[HISTORY_ANNOTATION]})
+    assert (past.end, past.ended) == (ChangeOutcome.REVERTED, NOW)
+    assert [key for key in notes if key.startswith("gpu-rightsizer.io/")] == [HISTORY_ANNOTATION]
 
 
 OUT_OF_POLICY = (
@@ -272,7 +258,6 @@ def _job(rig: Rig, record: ChangeRecord, status: dict[str, Any], *, suspend: boo
     made = rig.api.get("Job", "team", "train")
     assert made is not None
     rig.ref = ObjectRef("batch/v1", "Job", "team", "train", made["metadata"]["uid"])
-    rig.remember(record)
     return rig.read()
 
 
@@ -315,7 +300,8 @@ def test_reconcile_suspended_job_is_completed_or_resumed(
     assert made is not None
     gpus = made["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
     assert (made["spec"]["suspend"], gpus) == (False, "2" if end else "1")
-    assert rig.ends == [("run-1", end, NOW if end else None)]
+    past = read_history(made["metadata"]["annotations"])
+    assert [(one.run, one.end) for one in past] == ([("run-1", end)] if end else [])
     ((_, reason, message, name),) = rig.events
     assert (reason, name) == ("RolledBack" if end else "Shrunk", "train")
     assert message.startswith("Run run-1 suspended it to change it")

@@ -17,13 +17,12 @@ from rightsizer.execute.run_context import Deadline, RunContext
 from rightsizer.model import Outcome, Result
 from tests.rightsizer.commands import Run
 from tests.rightsizer.readers import Readers
-from tests.rightsizer.remembered import age_memory, remembered
 from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 
 KIND, NAME = "PyTorchJob.kubeflow.org", "train"
-UNDO = "gpu-rightsizer.io/undo"
+UNDO, HISTORY = "gpu-rightsizer.io/undo", "gpu-rightsizer.io/history"
 HOLD = "example.com/hold"
 
 
@@ -53,7 +52,8 @@ def _job(world: World) -> dict[str, Any]:
 
 
 def _ends(world: World) -> list[str | None]:
-    return [entry.get("end") for entry in remembered(world, NAME)]
+    past = json.loads(_job(world)["metadata"]["annotations"][HISTORY])
+    return [entry.get("end") for entry in past]
 
 
 def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
@@ -75,7 +75,6 @@ def _followed(world: World, *, is_wanted: bool = False) -> list[Outcome]:
             session.clock,
             evicts=False,
             bind_within=session.policy.policy.demand.bindWithin,
-            memory=session.memory,
         )
         readers = Readers(deadline)
         ActingCycle(session, context, readers).run()
@@ -93,7 +92,6 @@ def _age(world: World, *, hours: float) -> None:
     for key, text in _job(world)["metadata"]["annotations"].items():
         aged = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", then, text)
         world.api.patch(KIND, world.team, NAME, {"metadata": {"annotations": {key: aged}}})
-    age_memory(world, hours)
 
 
 def test_stop_without_effect_is_rolled_back_by_its_run(world: World) -> None:
@@ -106,8 +104,9 @@ def test_stop_without_effect_is_rolled_back_by_its_run(world: World) -> None:
     assert "none of its pods is gone or terminating" in verified.detail
     job = _job(world)
     assert job["spec"] == before
-    assert job["metadata"].get("annotations", {}) == {}
+    assert UNDO not in job["metadata"]["annotations"]
     assert _ends(world) == ["no-effect"]
+    assert "gpu-rightsizer.io/came-back-after" not in job["metadata"]["annotations"]
     events = [event["reason"] for event in world.api.list("Event", world.team)]
     assert "RolledBack" in events
     item = world.run("plan", "-o", "json", policy=DEFAULT_POLICY).items[NAME]
@@ -142,7 +141,7 @@ def test_stop_without_effect_is_rolled_back_by_a_later_run(world: World) -> None
     before = _job(world)["spec"]
     assert _apply(world).items[NAME]["result"] == "done"
     assert NAME not in _apply(world).items  # it has had no time
-    _age(world, hours=1.0)
+    _age(world, hours=30.0)
     (item,) = [one for one in json.loads(_apply(world).out)["items"] if one["name"] == NAME]
     assert (item["action"], item["result"], item["reconciliation"]) == ("rollback", "done", True)
     assert _job(world)["spec"] == before
@@ -154,6 +153,6 @@ def test_stop_in_effect_is_left_by_a_later_run(world: World) -> None:
     world.add(KIND, world.team, NAME, {})
     _others(world)
     assert _apply(world).items[NAME]["result"] == "done"
-    _age(world, hours=1.0)
+    _age(world, hours=30.0)
     assert NAME not in _apply(world).items
     assert _job(world)["spec"]["runPolicy"]["suspend"] is True

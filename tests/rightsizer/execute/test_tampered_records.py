@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.changes.memory import MemoryStore
 from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record
 from rightsizer.config import ClusterSettings
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
@@ -128,7 +127,6 @@ def test_tampered_records_end_neither_a_run_nor_an_undo(
     cluster = Cluster(ClusterSettings(kubeconfig=path))
     policy = parse(DEFAULT_POLICY.encode(), source="policy").policy
     gate = ActionGate(ControlStateStore(cluster, OWN), policy.breaker, "run-2", lambda: NOW)
-    memory = MemoryStore(cluster, OWN)
     context = RunContext(
         cluster,
         "run-2",
@@ -137,7 +135,6 @@ def test_tampered_records_end_neither_a_run_nor_an_undo(
         lambda: NOW,
         evicts=True,
         bind_within=datetime.timedelta(minutes=15),
-        memory=memory,
     )
     refs = _tamper(api, random.Random(seed))
     found = find_reconciliations(context)
@@ -148,8 +145,6 @@ def test_tampered_records_end_neither_a_run_nor_an_undo(
     assert not gate.trip()
     items = find_undoable(cluster, OWN, at=NOW)
     deadline = Deadline(0.0, lambda: 0.0, lambda _: None, lambda: False)
-    undone = list(
-        undo_changes(items, cluster, memory, force=seed % 2 == 0, clock=lambda: NOW, deadline=deadline)
-    )
+    undone = list(undo_changes(items, cluster, force=seed % 2 == 0, clock=lambda: NOW, deadline=deadline))
     assert items
     assert {one.ref for one in undone} <= {*refs}

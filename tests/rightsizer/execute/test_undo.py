@@ -21,9 +21,7 @@ from tests.rightsizer.world import DEFAULT_POLICY, World, created, stamp
 
 pytestmark = pytest.mark.prometheus
 
-AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1s\n").replace(
-    "  idle:\n", "  idle:\n    idleFactor: 0\n", 1
-)
+AT_ONCE = DEFAULT_POLICY.replace("name: scavengers\n", "name: scavengers\n    cooldown: 1s\n")
 """What comes again by its name may be stopped again nearly at once."""
 UNDO = "gpu-rightsizer.io/undo"
 CAME_BACK = "gpu-rightsizer.io/came-back-after"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.record_codec import encode_record, own_change
+from rightsizer.changes.record_codec import encode_record, recorded_changes
 from rightsizer.findings.free_capacity import FreeCapacity, IncomingPods
 from rightsizer.kinds.patches import record_of
 from rightsizer.model import (
@@ -273,6 +273,4 @@ def test_undo_record_keeps_fractions_of_gpus(frees: float, kept: float) -> None:
     decision = dataclasses.replace(judged(item, all_idle(item), policy()), frees=frees)
     record = record_of(decision, (), run="r1", at=AT)
     assert (record.gpus, f'"gpus":{kept},' in encode_record(record)) == (kept, True)
-    change = own_change({"gpu-rightsizer.io/undo": encode_record(record)})
-    assert change is not None
-    assert change.gpus == kept
+    assert recorded_changes({"gpu-rightsizer.io/undo": encode_record(record)})[0].gpus == kept

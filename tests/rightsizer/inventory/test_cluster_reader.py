@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rightsizer.changes.memory import MemoryStore, with_remembered_changes
-from rightsizer.changes.record_codec import came_back_after
+from rightsizer.changes.record_codec import MANIFEST_TYPE, came_back_after
 from rightsizer.config import LONGEST, PREFIX, ClusterSettings
 from rightsizer.errors import ConfigurationError, RequestRefused
 from rightsizer.execute.preflight import read_workload
@@ -390,9 +389,7 @@ def test_changes_of_apply_are_known_afterwards(world: World) -> None:
     run = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
     assert {name: item["result"] for name, item in run.items.items()} == {"idle": "done", "shell": "done"}
     cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
-    fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS))
-    changes = with_remembered_changes(fleet, MemoryStore(cluster, STATE).read()).changes
-    assert all(one.is_in_effect for one in changes)
+    changes = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=STATE)).changes
     name = json.loads(run.out)["metadata"]["run"]
     assert {
         (one.ref.namespace, one.ref.kind, one.ref.name, one.record.gpus, one.record.run) for one in changes
@@ -401,6 +398,31 @@ def test_changes_of_apply_are_known_afterwards(world: World) -> None:
         (world.team, "Pod", "shell", 1, name),
     }
     assert changes[0].at >= before.replace(microsecond=0)
+
+
+def test_evictions_are_known_from_secrets_of_manifests(server: Server) -> None:
+    """By metadata alone, and only of the type that manifests have."""
+    metadata = {
+        "name": "shell-1",
+        "namespace": STATE,
+        "labels": {PREFIX + "manifest": "run-1"},
+        "annotations": {PREFIX + "pod": f"{TEAM}/shell", PREFIX + "gpus": "4"},
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {}}
+    server.add({**secret, "type": MANIFEST_TYPE})
+    server.add({**secret, "metadata": {**metadata, "name": "another"}})
+    assert server.fleet().changes == ()
+    (found,) = server.fleet(state_namespace=STATE).changes
+    assert (found.ref.namespace, found.ref.name, found.record.gpus, found.record.run) == (
+        TEAM,
+        "shell",
+        4,
+        "run-1",
+    )
+    server.api.inject(Fault("/secrets", "GET", 1, status=403))
+    fleet = server.fleet(state_namespace=STATE)
+    assert fleet.changes == ()
+    assert any("secrets is left out: 403" in problem for problem in fleet.problems)
 
 
 def test_priority_classes_and_gpu_quotas_are_read(server: Server) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rightsizer.changes.memory import MemoryStore
 from rightsizer.config import ClusterSettings
 from rightsizer.execute.run_context import Deadline
 from rightsizer.execute.undo import find_undoable, undo_changes
@@ -184,10 +183,9 @@ def test_undo_of_a_queued_stateful_set_waits_for_what_kueue_waits_for(world: Wor
         world.api.create({**head, "metadata": {"name": "x", "namespace": world.team, "labels": labels}})
     cluster = Cluster(ClusterSettings(kubeconfig=world.directory / "kubeconfig"))
     items = find_undoable(cluster, "gpu-rightsizer", at=NOW)
-    memory = MemoryStore(cluster, "gpu-rightsizer")
     waits = itertools.count(step=200.0)
     deadline = Deadline(0.0, lambda: next(waits), lambda _: None, lambda: False)
-    (undone,) = undo_changes(items, cluster, memory, force=False, clock=lambda: NOW, deadline=deadline)
+    (undone,) = undo_changes(items, cluster, force=False, clock=lambda: NOW, deadline=deadline)
     expected = f"its former {'pods are' if left == 'pods' else 'Workload is'} gone; undo it again then"
     assert (undone.result == "done") is not bool(left)
     assert not left or expected in undone.detail

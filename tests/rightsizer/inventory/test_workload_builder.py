@@ -1,5 +1,6 @@
 """Workloads, GPU requests and managers from API objects."""
 
+import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,10 +8,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION, write_history
 from rightsizer.inventory.demand_kinds import NamedQueues
 from rightsizer.kinds import KINDS
 from rightsizer.kube.owner_kinds import OWNERS, OwnerKind
-from rightsizer.model import Manager
+from rightsizer.model import ChangeRecord, Manager
 from tests.rightsizer.build import MANY
 from tests.rightsizer.kubectl import GPU, TEAM, Object, claim, fleet_of, node, obj, pod, using, workloads_of
 
@@ -102,6 +104,18 @@ def test_kueue_workload_controls_only_jobs_of_its_namespace(namespace: str, is_h
     forged = obj("Workload", "x", job, api_version="kueue.x-k8s.io/v1beta2", metadata=place)
     (found,) = fleet_of(job, pod("p", job), forged).workloads
     assert (found.control_object is not None) is is_held
+
+
+@pytest.mark.parametrize(("namespace", "changes"), [(TEAM, 1), ("other", 0)])
+def test_changes_of_a_cron_job_count_only_in_its_namespace(namespace: str, changes: int) -> None:
+    """Whoever may create a Job can name any CronJob's UID as its owner's."""
+    starter, at = obj("CronJob", "nightly"), datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
+    job = obj("Job", "nightly-1", starter, spec={"suspend": False})
+    history = write_history([ChangeRecord(at, "run", "suspend", 1)])
+    metadata = {"namespace": namespace, "annotations": {HISTORY_ANNOTATION: history}}
+    forged = obj("Job", "nightly-0", starter, metadata=metadata, spec={"suspend": True})
+    (found,) = fleet_of(job, pod("p", job), forged).workloads
+    assert len(found.past) == changes
 
 
 def test_size_path_of_each_kind_is_the_field_that_stops_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record
+from rightsizer.changes.record_codec import UNDO_ANNOTATION, encode_record, read_history
 from rightsizer.kinds.core import KINDS
 from rightsizer.kinds.patches import parse_record
 from rightsizer.kinds.pause_for_change import (
@@ -109,7 +109,7 @@ def test_pause_for_change_second_shrink_keeps_original_size() -> None:
 
 @pytest.mark.parametrize("end", [ChangeOutcome.UNDONE, ChangeOutcome.ROLLBACK])
 def test_pause_for_change_undo_restores_size_and_removes_record(end: ChangeOutcome) -> None:
-    """First it is stopped, with a record that says as what it ends; then it has what it had."""
+    """First it is stopped, with a record that says as what it ends; then it has what it had, and remembers the end."""
     running = _job(2, suspend=False)
     patch, record = stop_and_restore_patch(running, _record(Edit(GPU, "4", "2")), JOB, at=AT, end=end)
     assert _after(running, patch) == (True, "2", record)
@@ -117,6 +117,7 @@ def test_pause_for_change_undo_restores_size_and_removes_record(end: ChangeOutco
     stopped = _job(2)
     last = completing_patch(stopped, record, JOB, AT + MINUTE)
     assert _after(stopped, last) == (False, "4", None)
+    assert [past.end for past in read_history(last["metadata"]["annotations"])] == [end]
 
 
 def test_pause_for_change_aborted_change_restores_previous_record() -> None:
@@ -124,6 +125,7 @@ def test_pause_for_change_aborted_change_restores_previous_record() -> None:
     record = _record(STOPPED, then=(Edit(GPU, "4", "2"),))
     patch = resuming_patch(_job(), record, JOB, at=AT, end=ChangeOutcome.REFUSED)
     assert _after(_job(), patch) == (False, "4", None)
+    assert [past.end for past in read_history(patch["metadata"]["annotations"])] == [ChangeOutcome.REFUSED]
     both = msgspec.structs.replace(record, edits=(Edit(GPU, "8", "4"), STOPPED))
     *_, left = _after(_job(), resuming_patch(_job(), both, JOB, at=AT, end=ChangeOutcome.REFUSED))
     assert left == _record(Edit(GPU, "8", "4"))

@@ -18,6 +18,8 @@ from rightsizer.model import (
     Concurrency,
     Decision,
     FindingName,
+    Fleet,
+    FoundChange,
     Manager,
     Mode,
     Node,
@@ -407,6 +409,25 @@ def test_decide_blocked_change_keeps_verdict_and_action(
         Action.SCALE_TO_ZERO,
     )
     assert (_causes(decision), decision.is_enforced) == (causes, not causes)
+
+
+@pytest.mark.parametrize(
+    ("ref", "hours", "is_blocked"),
+    [
+        pytest.param(
+            ObjectRef("apps/v1", "Deployment", "research", "w", "other-uid"), 23, True, id="by-name"
+        ),
+        pytest.param(ObjectRef("apps/v1", "Deployment", "research", "w", "uid-w"), 25, False, id="long-ago"),
+        pytest.param(ObjectRef("apps/v1", "StatefulSet", "research", "w"), 1, False, id="another-kind"),
+        pytest.param(ObjectRef("apps/v1", "Deployment", "elsewhere", "w"), 1, False, id="another-namespace"),
+    ],
+)
+def test_decide_recreated_workload_keeps_cooldown(ref: ObjectRef, hours: int, is_blocked: bool) -> None:
+    """What was deleted and made anew since is the same to its owner."""
+    item = workload()
+    around = Fleet((item,), {}, {}, (FoundChange(ref, ChangeRecord(AT - hours * HOUR, "r", "", 1)),))
+    decision = judged(item, all_idle(item), policy(), around=around)
+    assert _causes(decision) == [BlockerCode.COOLDOWN] * is_blocked
 
 
 def test_decide_change_that_ended_before_it_was_made_keeps_cooldown() -> None:

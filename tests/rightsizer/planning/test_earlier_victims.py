@@ -62,6 +62,12 @@ def test_held_back_after_victims_until_the_pod_is_bound(
     assert [one.is_room_made for one in found.values()] == ([] if is_room_made is None else [is_room_made])
 
 
+def test_held_back_by_a_record_that_the_memory_lacks_is_nobody() -> None:
+    """Anybody may write one: others' demand would get nothing."""
+    forged = FoundChange(POD, _change("a", 5).record, is_remembered=False)
+    assert held_back(_evaluator(forged)) == {}
+
+
 @pytest.mark.parametrize(("minutes", "is_room_made"), [(4, True), (6, False), (14, False), (16, None)])
 def test_held_back_as_long_as_the_policy_says(minutes: float, is_room_made: bool | None) -> None:
     """First until the pod should be bound, then until the next try."""

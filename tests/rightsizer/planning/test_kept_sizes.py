@@ -58,11 +58,11 @@ def _changes(
     *items: Workload,
     texts: dict[str, str] | None = None,
     rules: Policy | None = None,
-    is_known: bool = True,
+    is_remembered: bool = True,
     at: datetime.datetime = AT,
 ) -> dict[str, str | None]:
     """The changes of the ConfigMap but for the policy's hash, which is the same unless `texts` say otherwise."""
-    known = tuple(FoundChange(item.ref, RECORD) for item in items if is_known)
+    known = tuple(FoundChange(item.ref, RECORD, is_remembered=is_remembered) for item in items)
     around = dataclasses.replace(fleet(*items), changes=known)
     before = {"policy": "hash", **(texts or {})}
     found = dict(kept_sizes(before, book_of(rules or _policy(), around=around, at=at), "hash").texts)
@@ -101,7 +101,7 @@ def _record(**changes: Any) -> ChangeRecord:
 NOT_KEPT: dict[str, Callable[[], dict[str, str | None]]] = {
     "no-record": lambda: _changes(_resized(None)),
     "not-confirmed": lambda: _changes(_replaced(confirmed=False)),
-    "forged": lambda: _changes(_resized(), is_known=False),
+    "forged": lambda: _changes(_resized(), is_remembered=False),
     "another-run": lambda: _changes(_replaced(run="run-2")),
     "another-action": lambda: _changes(_replaced(action="reslice")),
     "unfinished": lambda: _changes(_replaced(pending_edits=EDITS)),
@@ -199,7 +199,7 @@ def test_sizes_left_out_are_named_with_reason() -> None:
         (full, item, f"{item.ref}: {MOST} others are kept"),
         ({}, long, f"{item.ref}: its command is too long"),
     ):
-        known = (FoundChange(one.ref, RECORD),)
+        known = (FoundChange(one.ref, RECORD, is_remembered=True),)
         around = dataclasses.replace(fleet(one), changes=known)
         found = kept_sizes(texts, book_of(_policy(), around=around), "hash")
         assert (found.left_out, KEY in found.texts) == ((words,), False)

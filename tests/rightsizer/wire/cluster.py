@@ -128,7 +128,6 @@ class Replica:
             clock=session.clock,
             evicts=session.evicts,
             bind_within=session.policy.policy.demand.bindWithin,
-            memory=session.memory,
         )
         readers = _Readers(self._world, self._patience())
         ActingCycle(session, context, readers).run()
@@ -270,7 +269,7 @@ class World:
             waits = iter(range(1000))
             deadline = Deadline(0.0, lambda: float(next(waits)), lambda _: self.api.settle(), lambda: False)
             for outcome in undo_changes(
-                some, session.cluster, session.memory, force=False, clock=self.clock, deadline=deadline
+                some, session.cluster, force=False, clock=self.clock, deadline=deadline
             ):
                 self.ended[f"undo {outcome.result.value}"] += 1
 

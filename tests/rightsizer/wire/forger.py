@@ -14,9 +14,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record
+from rightsizer.changes.record_codec import HISTORY_ANNOTATION, UNDO_ANNOTATION, encode_record, write_history
 from rightsizer.model import ChangeOutcome, ChangeRecord, Edit, ObjectRef
 from simulator.kube import ApiServer
 from simulator.kube.errors import ApiError
@@ -112,10 +110,7 @@ class Forger:
             for number in range(8)
         ]
         record = ChangeRecord(at, "run-x", "scale-to-zero", gpus, edits=(edit,))
-        annotations = {
-            HISTORY_ANNOTATION: msgspec.json.encode(past).decode(),
-            UNDO_ANNOTATION: encode_record(record),
-        }
+        annotations = {HISTORY_ANNOTATION: write_history(past), UNDO_ANNOTATION: encode_record(record)}
         self._annotate("plain", annotations)
         self._annotate(self._dice.choice(["first", "second"]), annotations)
 

@@ -107,7 +107,7 @@ def test_reclaimed_counts_only_what_verification_saw_go(tmp_path: pathlib.Path) 
 
 
 def test_returned_gpus_end_the_hours_of_their_change_once(tmp_path: pathlib.Path) -> None:
-    """Several cycles tell of the same return, by the record of the change."""
+    """Several cycles tell of the same return, by the record of the change; forged records tell nothing."""
     one = _decision("w", pods=2)
     plan = _plan(one)
     record(tmp_path, plan)
@@ -115,7 +115,10 @@ def test_returned_gpus_end_the_hours_of_their_change_once(tmp_path: pathlib.Path
     ended = ChangeRecord(
         AT, plan.run, "scale-to-zero", 2.0, end=ChangeOutcome.UNDONE, ended=AT + HOUR, priority_class="low"
     )
-    changes = (FoundChange(one.workload.ref, ended),)
+    changes = (
+        FoundChange(one.workload.ref, ended),
+        FoundChange(dataclasses.replace(one.workload.ref, uid="x"), ended, is_remembered=False),
+    )
     for at in (AT + HOUR + MINUTE, AT + HOUR + 15 * MINUTE):
         record(tmp_path, _plan(at=at, changes=changes))
     told = account(tmp_path, end=AT + 5 * HOUR, by="owner")
