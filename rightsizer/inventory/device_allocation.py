@@ -1,16 +1,15 @@
-"""Whether a node has as many free devices as ResourceClaims ask for. Pure.
-
-Devices are given in order, and never exchanged again: the scheduler, which tries every way, finds one where this does.
+"""Whether the devices of a node that are free would satisfy ResourceClaims, as the scheduler's allocator decides. Pure.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
 import collections
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rightsizer.model import (
     MAX_OF_CLAIM,
+    AttributeConstraint,
     Counters,
     CounterSet,
     DeviceChoice,
@@ -21,12 +20,16 @@ from rightsizer.model import (
     WaitingClaim,
 )
 
+MAX_TRIES = 20_000
+"""After this many tries on a node nothing is found; the scheduler has a time limit instead."""
 _DEVICES_PER_TRY = 50
 """Number of devices of a node that are looked at for one more try: a node with MIG has hundreds."""
 MAX_OF_POD = 128
 """Devices that are looked for together: tenants write any number."""
 Held = Mapping[DeviceId, Collection[Holding]]
 """What is held of each device that is not free."""
+_Taken = Mapping[tuple[int, int], frozenset[object]]
+"""The values of the devices that were taken, by claim and the place of the constraint in it."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -45,14 +48,14 @@ def allocate(
     *,
     freed: Collection[Holding] = (),
 ) -> tuple[Holding, ...] | None:
-    """Devices of a node for all of these claims together; None if they do not fit, or no tries are left.
+    """Devices of a node for all of these claims together; None if they do not fit, or too many tries were needed.
 
     Args:
         claims: What a pod waits for.
         inventory: All devices.
         node: The node's name.
         held: What others hold.
-        tries: What is left of them; one for each choice, more on nodes with many devices.
+        tries: What is left of them; one for each search and each device that it tries, more on nodes with many devices.
         freed: What of that they would not hold any more.
     """
     if not claims:
@@ -61,17 +64,15 @@ def allocate(
     most = [
         sum(max(_count(each, devices) for each in one.choices) for one in claim.requests) for claim in claims
     ]
-    if max(most) > MAX_OF_CLAIM or sum(most) > MAX_OF_POD or tries.left <= 0:
+    if max(most) > MAX_OF_CLAIM or sum(most) > MAX_OF_POD:
         return None
-    found = _NodeDevices(inventory, node)
-    found.hold(held, freed)
-    choosy_first = sorted(
-        (each.choices for claim in claims for each in claim.requests),
-        key=lambda choices: min(len(choice.eligible) for choice in choices),
-    )
-    tries.left -= 1 + sum(map(len, choosy_first)) * (1 + len(devices) // _DEVICES_PER_TRY)
-    is_found = all(any(map(found.take_all, choices)) for choices in choosy_first)
-    return tuple(found.taken) if is_found else None
+    limit = min(MAX_TRIES, tries.left)
+    search = _Search(inventory, node, limit)
+    search.hold(held, freed)
+    wanted = [(claim, place) for claim in claims for place in range(len(claim.requests))]
+    is_found = search.finds(wanted, {})
+    tries.left -= limit - max(search.left, 0) + 1 + search.scan_cost
+    return tuple(search.taken) if is_found else None
 
 
 def _count(choice: DeviceChoice, devices: Collection[DraDevice]) -> int:
@@ -80,19 +81,21 @@ def _count(choice: DeviceChoice, devices: Collection[DraDevice]) -> int:
 
 def count_free(devices: Collection[DeviceId], inventory: DeviceInventory, node: str) -> int:
     """How many of these devices of a node can be allocated at least, each whole, beside what is held."""
-    found = _NodeDevices(inventory, node)
-    found.hold(inventory.held, ())
+    search = _Search(inventory, node, MAX_TRIES)
+    search.hold(inventory.held, ())
+    choice = DeviceChoice(frozenset(devices))
     return sum(
-        found.take_all(DeviceChoice(frozenset({one.id})))
-        for one in inventory.nodes.get(node, ())
-        if one.id in devices
+        search.takes(one, choice) for one in inventory.nodes.get(node, ()) if one.id in choice.eligible
     )
 
 
-class _NodeDevices:
-    """The devices of a node; `taken` is what was chosen so far."""
+class _Search:
+    """Depth first; `taken` is what was chosen so far, `left` is the number of tries.
 
-    def __init__(self, inventory: DeviceInventory, node: str) -> None:
+    `scan_cost` is what it costs to look at all devices once.
+    """
+
+    def __init__(self, inventory: DeviceInventory, node: str, limit: int) -> None:
         self._devices = inventory.nodes.get(node, ())
         self._by_id = {one.id: one for one in self._devices}
         self._counters = {
@@ -101,6 +104,8 @@ class _NodeDevices:
         self._capacity = {one.id: dict(one.capacity) for one in self._devices if one.is_shareable}
         self._holdings: dict[DeviceId, set[Holding]] = collections.defaultdict(set)
         self._used: dict[str, list[DraDevice]] = {}
+        self.scan_cost = len(self._devices) // _DEVICES_PER_TRY
+        self.left = limit
         self.taken: list[Holding] = []
 
     def hold(self, held: Held, freed: Collection[Holding]) -> None:
@@ -110,23 +115,72 @@ class _NodeDevices:
                 if one not in freed:
                     self._hold(one)
 
-    def take_all(self, choice: DeviceChoice) -> bool:
-        """Take the first devices that a choice accepts, as many as it asks for; none if there are too few."""
-        eligible = [one for one in self._devices if one.id in choice.eligible]
-        wanted = len(eligible) if choice.count is None else choice.count
-        taken: list[Holding] = []
-        for one in eligible:
-            if len(taken) < wanted and (found := self._take(one, choice)) is not None:
-                taken.append(found)
-        if len(taken) == wanted and (wanted or choice.count is not None):
+    def finds(self, wanted: Sequence[tuple[WaitingClaim, int]], values: _Taken) -> bool:
+        """Whether all that is wanted fits."""
+        if not wanted:
             return True
-        for each in reversed(taken):
-            self._release(each)
-        return False
+        (claim, place), rest = wanted[0], wanted[1:]
+        request = claim.requests[place]
+        return any(
+            self.finds(rest, kept)
+            for choice in request.choices
+            for kept in self._choose(
+                self._candidates(choice),
+                choice,
+                choice.count,
+                [
+                    ((id(claim), number), each)
+                    for number, each in enumerate(claim.constraints)
+                    if each.requests & {request.name, f"{request.name}/{choice.name}"}
+                ],
+                values,
+            )
+        )
+
+    def _candidates(self, choice: DeviceChoice) -> Sequence[DraDevice]:
+        """Eligible devices: free ones, or all for a choice of all."""
+        self.left -= self.scan_cost
+        return [
+            one
+            for one in self._devices
+            if one.id in choice.eligible and (choice.count is None or self._is_free(one))
+        ]
 
     def _is_free(self, one: DraDevice) -> bool:
         """Whether nobody holds it, or all who do hold parts of it."""
         return all(one.is_shareable and held.share for held in self._holdings.get(one.id, ()))
+
+    def _choose(
+        self,
+        candidates: Sequence[DraDevice],
+        choice: DeviceChoice,
+        count: int | None,
+        constraints: Sequence[tuple[tuple[int, int], AttributeConstraint]],
+        values: _Taken,
+    ) -> Iterator[_Taken]:
+        """Take this many candidates, in each way, or all; each time the values taken. The last ones stay."""
+        wanted = len(candidates) if count is None else count
+        if not wanted:
+            if count is not None:
+                yield values
+            return
+        for at, one in enumerate(candidates):
+            # Of a device that has room for several parts, each request of a claim may have one.
+            rest = candidates[at + 1 :]
+            if len(rest) < wanted - 1:
+                return
+            self.left -= 1
+            if self.left < 0:
+                return
+            kept = _kept(one, constraints, values)
+            taken = self._take(one, choice) if kept is not None else None
+            if kept is not None and taken is not None:
+                yield from self._choose(rest, choice, wanted - 1, constraints, kept)
+                self._release(taken)
+
+    def takes(self, one: DraDevice, choice: DeviceChoice) -> bool:
+        """Take a device, and keep it; whether it could be taken."""
+        return self._take(one, choice) is not None
 
     def _take(self, one: DraDevice, choice: DeviceChoice) -> Holding | None:
         """Take a device, or a part of it, if that is free and the counters suffice."""
@@ -205,3 +259,17 @@ def _of_pools(
     """The counters that these devices consume."""
     names = {_set_of(one, name) for one in devices for name, _ in one.consumes}
     return {name: counters[name] for name in names if name in counters}
+
+
+def _kept(
+    one: DraDevice, constraints: Sequence[tuple[tuple[int, int], AttributeConstraint]], values: _Taken
+) -> _Taken | None:
+    """The values that were taken, with this device's; None if a constraint forbids it."""
+    kept = dict(values)
+    for key, constraint in constraints:
+        value, before = constraint.values.get(one.id), kept.get(key, frozenset())
+        is_known = value in before
+        if value is None or (is_known if constraint.is_distinct else before and not is_known):
+            return None
+        kept[key] = before | {value}
+    return kept

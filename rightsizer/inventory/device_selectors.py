@@ -85,6 +85,13 @@ def device_variables(one: DeviceId, published: PublishedDevice) -> dict[str, Any
     }
 
 
+def attribute_of(variables: Mapping[str, Any], name: str) -> tuple[type, object] | None:
+    """The type and value of a fully qualified attribute; None if the device has none."""
+    domain, _, short = name.rpartition("/")
+    value = variables["attributes"].get(domain, {}).get(short)
+    return None if value is None else (type(value), value[_VERSION] if isinstance(value, dict) else value)
+
+
 def _by_domain(driver: str, values: Mapping[str, object]) -> Values:
     """A name without a domain belongs to the driver's."""
     found: Values = {driver: {}}

@@ -18,6 +18,7 @@ from rightsizer.inventory.device_selectors import (
     MAX_LENGTH,
     FailedOnDeviceError,
     SelectorError,
+    attribute_of,
     device_variables,
     matches,
 )
@@ -36,6 +37,7 @@ from rightsizer.kube.owner_kinds import OwnerKind
 from rightsizer.model import (
     MAX_OF_CLAIM,
     Allocation,
+    AttributeConstraint,
     ClaimTemplate,
     Counters,
     DeviceChoice,
@@ -99,9 +101,15 @@ class _Alternative(_Exactly, rename="camel"):
     name: str = ""
 
 
+class _Constraint(msgspec.Struct, rename="camel"):
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
 class _Requests(msgspec.Struct):
     requests: list[_Request] | None = None
-    constraints: list[msgspec.Raw] | None = None
+    constraints: list[_Constraint] | None = None
 
 
 class _ClaimSpec(msgspec.Struct):
@@ -435,18 +443,17 @@ class DeviceFinder:
             SelectorError: It is unknown which those are.
         """
         asked, namespace = item.spec.devices, item.metadata.namespace
-        if asked.constraints:
-            raise SelectorError("its constraints, which devices go together, are not checked")
         requests = []
         for request in asked.requests or ():
             if request.first_available:
-                choices = [self._choice(one, namespace) for one in request.first_available]
+                choices = [self._choice(one, namespace, one.name) for one in request.first_available]
             else:
                 choices = [self._choice(request.exactly or request, namespace)]
             if not any(one.eligible for one in choices):
                 raise SelectorError(f"no GPU matches its request {request.name}")
             requests.append(DeviceRequest(request.name, tuple(choices)))
-        return WaitingClaim(tuple(requests))
+        constraints = [self._constraint(one, requests) for one in asked.constraints or ()]
+        return WaitingClaim(tuple(requests), tuple(constraints))
 
     def backing(self, resource: str) -> DeviceChoice:
         """The devices that the scheduler allocates for an extended resource where no device plugin offers it.
@@ -465,7 +472,7 @@ class DeviceFinder:
             raise SelectorError(f"no GPU matches DeviceClass {names[0]}")
         return found
 
-    def _choice(self, one: _Exactly, namespace: str) -> DeviceChoice:
+    def _choice(self, one: _Exactly, namespace: str, name: str = "") -> DeviceChoice:
         """The devices for a request, which may be none.
 
         Raises:
@@ -485,7 +492,7 @@ class DeviceFinder:
                 )
                 raise SelectorError(message)
             self._found[key] = self._eligible(one)
-        return dataclasses.replace(self._found[key], count=one.number)
+        return dataclasses.replace(self._found[key], count=one.number, name=name)
 
     def _eligible(self, one: _Exactly) -> DeviceChoice:
         tolerations = one.tolerations or ()
@@ -576,6 +583,21 @@ class DeviceFinder:
         if name not in self._variables:
             self._variables[name] = device_variables(name, self._published[name])
         return self._variables[name]
+
+    def _constraint(self, one: _Constraint, requests: Sequence[DeviceRequest]) -> AttributeConstraint:
+        attribute = one.match_attribute or one.distinct_attribute
+        if attribute is None:
+            raise SelectorError("a constraint other than matchAttribute and distinctAttribute is not known")
+        choices = [each for request in requests for each in request.choices]
+        if any(each.count is None for each in choices):
+            raise SelectorError("a constraint on all devices of a node ends the search of the scheduler")
+        eligible = {name for each in choices for name in each.eligible}
+        values = {name: attribute_of(self._of(name), attribute) for name in eligible}
+        known = {name: value for name, value in values.items() if value is not None}
+        if any(kind is list for kind, _ in known.values()):
+            raise SelectorError(f"its constraint is about {attribute}, which has several values")
+        names = frozenset(one.requests or (each.name for each in requests))
+        return AttributeConstraint(names, known, is_distinct=one.match_attribute is None)
 
 
 def _expressions(selectors: Sequence[_DeviceSelector]) -> Iterator[str]:

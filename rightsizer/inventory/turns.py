@@ -4,10 +4,10 @@ import collections
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from rightsizer.inventory.device_allocation import MAX_TRIES
+
 T = TypeVar("T")
 
-_TRIES = 20_000
-"""Maximum number of tries to find nodes and devices for one request, in addition to those for each node."""
 TRIES_PER_NODE = 100
 """Maximum number of tries to find nodes and devices for one request, on average of all nodes."""
 
@@ -38,7 +38,7 @@ class TryBudget:
     """How many tries are left for requests, with a limit for each, for each namespace and for all together."""
 
     def __init__(self, nodes: int) -> None:
-        self._of_one = _TRIES + TRIES_PER_NODE * nodes
+        self._of_one = MAX_TRIES + TRIES_PER_NODE * nodes
         self._of_all = _ALL * self._of_one
         self._of = collections.defaultdict[str, int](lambda: _NAMESPACE * self._of_one)
 

@@ -23,6 +23,7 @@ from rightsizer.model.conclusions import (
 from rightsizer.model.dra_devices import (
     MAX_OF_CLAIM,
     Allocation,
+    AttributeConstraint,
     ClaimKey,
     ClaimTemplate,
     Counters,
@@ -95,6 +96,7 @@ __all__ = [
     "Address",
     "AddressTable",
     "Allocation",
+    "AttributeConstraint",
     "Autoscalers",
     "Blocker",
     "BlockerCode",

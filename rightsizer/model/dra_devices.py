@@ -119,11 +119,13 @@ class DeviceChoice:
         eligible: Devices that match the selectors of the request and of its DeviceClass, and whose taints it tolerates.
         count: How many of them; None for all that a node has, which are none where it does not tolerate one.
         consumes: What it would take of the capacity of those that claims may have parts of.
+        name: As one of several alternatives of its request; empty if it is the only one.
     """
 
     eligible: frozenset[DeviceId]
     count: int | None = 1
     consumes: Mapping[DeviceId, Counters] = dataclasses.field(default_factory=dict, hash=False)
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,10 +137,26 @@ class DeviceRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AttributeConstraint:
+    """A constraint of a ResourceClaim: the devices of these requests have one value of an attribute, or all different.
+
+    Attributes:
+        requests: Names of the requests, or request/alternative.
+        values: The value of each eligible device that has one.
+        is_distinct: Whether no two may have the same value.
+    """
+
+    requests: frozenset[str]
+    values: Mapping[DeviceId, object] = dataclasses.field(hash=False)
+    is_distinct: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class WaitingClaim:
     """A ResourceClaim for GPUs that is not allocated."""
 
     requests: tuple[DeviceRequest, ...]
+    constraints: tuple[AttributeConstraint, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Devices of a node for ResourceClaims: as many as asked for, each once, within counters."""
+"""Devices of a node for ResourceClaims: as many as asked for, each once, within counters and constraints."""
 
 import dataclasses
 import itertools
@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 import hypothesis
 import hypothesis.strategies as st
 
-from rightsizer.inventory.device_allocation import MAX_OF_POD, Tries
+from rightsizer.inventory.device_allocation import MAX_OF_POD, MAX_TRIES, Tries
 from rightsizer.inventory.device_allocation import allocate as allocate_within
 from rightsizer.model import (
     MAX_OF_CLAIM,
+    AttributeConstraint,
     CounterSet,
     DeviceChoice,
     DeviceId,
@@ -56,9 +57,11 @@ def _inventory(*devices: DraDevice) -> DeviceInventory:
     return DeviceInventory({"n1": devices}, counters)
 
 
-def _claim(*devices: DraDevice, count: int | None = 1) -> WaitingClaim:
+def _claim(*devices: DraDevice, count: int | None = 1, **constraint: object) -> WaitingClaim:
     choice = DeviceChoice(frozenset(one.id for one in devices), count)
-    return WaitingClaim((DeviceRequest("r", (choice,)),))
+    values = {_id(name): value for name, value in constraint.items()}
+    equal = (AttributeConstraint(frozenset({"r"}), values),) if constraint else ()
+    return WaitingClaim((DeviceRequest("r", (choice,)),), equal)
 
 
 A, B, C = _gpu(0), _gpu(1), _gpu(2)
@@ -77,7 +80,7 @@ def test_claims_of_one_pod_share_no_device() -> None:
     """Also where the first could take what only the second accepts."""
     inventory = _inventory(A, B)
     found = allocate([_claim(A, B), _claim(A)], inventory, "n1", ())
-    assert found == (A.id, B.id)
+    assert found == (B.id, A.id)
 
 
 def test_all_devices_of_a_node_must_be_free() -> None:
@@ -109,6 +112,30 @@ def test_mig_devices_fit_as_long_as_the_counters_suffice() -> None:
     inventory = _inventory(*halves)
     assert allocate([_claim(*halves, count=2)], inventory, "n1", ()) is not None
     assert allocate([_claim(*halves, count=3)], inventory, "n1", ()) is None
+
+
+def test_devices_of_a_constraint_have_one_value() -> None:
+    """A device without the attribute is out."""
+    inventory = _inventory(A, B, C)
+    roots = {"gpu-0": "pci0", "gpu-1": "pci1", "gpu-2": "pci1"}
+    assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", ()) == (B.id, C.id)
+    assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", {C.id}) is None
+    del roots["gpu-2"]
+    assert allocate([_claim(A, B, C, count=2, **roots)], inventory, "n1", ()) is None
+
+
+def test_devices_of_a_distinct_constraint_have_different_values() -> None:
+    """A device without the attribute is out, here as well."""
+    inventory = _inventory(A, B, C)
+    roots = {_id("gpu-0"): "pci0", _id("gpu-1"): "pci0", _id("gpu-2"): "pci1"}
+    claim = dataclasses.replace(
+        _claim(A, B, C, count=2),
+        constraints=(AttributeConstraint(frozenset({"r"}), roots, is_distinct=True),),
+    )
+    assert allocate([claim], inventory, "n1", ()) == (A.id, C.id)
+    assert allocate([claim], inventory, "n1", {C.id}) is None
+    del roots[_id("gpu-2")]
+    assert allocate([claim], inventory, "n1", ()) is None
 
 
 def _shared(number: int) -> DraDevice:
@@ -148,7 +175,7 @@ def test_request_for_several_parts_has_them_of_different_devices() -> None:
     (request,) = _parts(one, two, count=2, memory=40).requests
     found = allocate_within([WaitingClaim((request, request))], inventory, "n1", {}, Tries())
     assert found is not None
-    assert sorted(part.id for part in found) == [one.id, one.id, two.id, two.id]
+    assert [part.id for part in found] == [one.id, two.id] * 2
     whole = {one.id: [Holding(one.id)]}
     assert allocate_within([_parts(one, memory=10)], inventory, "n1", whole, Tries()) is None
 
@@ -195,14 +222,27 @@ def test_first_choice_that_fits_is_taken() -> None:
     assert allocate([claim], _inventory(A, B, C), "n1", {A.id}) == (B.id, C.id)
 
 
-def test_search_costs_tries_and_ends_without_them() -> None:
-    """A tenant writes claims of many requests."""
+def test_devices_of_a_constraint_are_not_searched_in_every_combination() -> None:
+    """Forty GPUs, of which no two have one value: each first device ends with the next ones."""
     gpus = tuple(_gpu(number) for number in range(40))
+    values = {f"gpu-{number}": number for number in range(40)}
+    tries = Tries()
+    assert allocate_within([_claim(*gpus, count=8, **values)], _inventory(*gpus), "n1", {}, tries) is None
+    assert Tries().left - tries.left < 40 * 40
+
+
+def test_search_without_end_finds_nothing_and_its_tries_are_counted() -> None:
+    """Requests before those of a constraint that nothing satisfies: a tenant writes them."""
+    gpus = tuple(_gpu(number) for number in range(40))
+    values = {_id(f"gpu-{number}"): number for number in range(40)}
     choices = (DeviceChoice(frozenset(one.id for one in gpus), 1),)
-    claim = WaitingClaim(tuple(DeviceRequest(name, choices) for name in "abcdef"))
-    tries = Tries(7)
-    assert allocate_within([claim], _inventory(*gpus), "n1", {}, tries) is not None
-    assert tries.left == 0
+    requests = tuple(DeviceRequest(name, choices) for name in "abcdef")
+    claim = WaitingClaim(requests, (AttributeConstraint(frozenset({"e", "f"}), values),))
+    tries = Tries(30_000)
+    assert allocate_within([claim], _inventory(*gpus), "n1", {}, tries) is None
+    assert tries.left == 30_000 - MAX_TRIES - 1
+    assert allocate_within([claim], _inventory(*gpus), "n1", {}, tries) is None
+    assert tries.left < 0
     assert allocate_within([_claim(A)], _inventory(A), "n1", {}, tries) is None
 
 
@@ -229,10 +269,10 @@ def _is_allowed(chosen: tuple[DraDevice, ...], held: tuple[DraDevice, ...]) -> b
 
 
 @hypothesis.given(_claims(), st.lists(st.sampled_from(DEVICES), unique=True, max_size=3))
-def test_claims_fit_only_if_some_choice_of_devices_does(
+def test_claims_fit_exactly_if_some_choice_of_devices_does(
     claims: list[WaitingClaim], taken: list[DraDevice]
 ) -> None:
-    """Compared with every choice; what is found is one of them, and of whole GPUs for one claim it is found."""
+    """Compared with every choice; what is found is one of them."""
     held = tuple(taken)
     hypothesis.assume(_is_allowed((), held))
     options = [
@@ -244,13 +284,9 @@ def test_claims_fit_only_if_some_choice_of_devices_does(
         for claim in claims
     ]
     allowed = [
-        {one.id for chosen in every for one in chosen}
+        tuple(one.id for chosen in every for one in chosen)
         for every in itertools.product(*options)
         if _is_allowed(tuple(itertools.chain.from_iterable(every)), held)
     ]
     found = allocate(claims, _inventory(*DEVICES), "n1", {one.id for one in held})
-    assert found is None or set(found) in allowed
-    is_simple = len(claims) == 1 and not any(
-        "mig" in one.name for one in claims[0].requests[0].choices[0].eligible
-    )
-    assert found or not (is_simple and allowed)
+    assert found in allowed if allowed else found is None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rightsizer.inventory.device_allocation import Tries, allocate
 from rightsizer.model import Fleet, Node, claims_on
 from tests.rightsizer.kubectl import (
     GPU,
@@ -461,6 +462,23 @@ def test_claim_that_is_reserved_for_a_podgroup_is_used_by_the_pods_that_name_it(
     assert alone.users == {"uid-g"}
 
 
+@pytest.mark.parametrize(
+    ("constraint", "is_served"),
+    [
+        ({"distinctAttribute": "resource.kubernetes.io/pcieRoot"}, True),
+        ({"distinctAttribute": "gpu.nvidia.com/productName"}, False),
+        ({"matchAttribute": "resource.kubernetes.io/pcieRoot"}, False),
+        ({}, False),
+    ],
+    ids=["different", "alike", "must-be-alike", "unknown"],
+)
+def test_constraint_of_a_claim_says_which_devices_go_together(constraint: Object, *, is_served: bool) -> None:
+    """GPU 0 is on another PCIe root than GPU 2."""
+    request = _request(count=2)
+    request["spec"]["devices"]["constraints"] = [{"requests": ["r"], **constraint}]
+    assert (_accepted(request, resource_slice("a", dra_gpu(0), dra_gpu(2))) is not None) == is_served
+
+
 def test_pod_with_a_claim_that_is_not_made_yet_is_no_demand() -> None:
     """The controller makes it in a moment."""
     waiting = _waiting(**using(made={"gpus": None}))
@@ -588,10 +606,10 @@ ROOT = "resource.kubernetes.io/pcieRoot"
             id="all-of-33",
         ),
         pytest.param(
-            _asking(_exactly(count=2), constraints=[{"matchAttribute": ROOT}]),
+            _asking(_exactly(allocationMode="All"), constraints=[{"matchAttribute": ROOT}]),
             FOUR,
-            "its constraints, which devices go together, are not checked",
-            id="constraints",
+            "a constraint on all devices",
+            id="all-alike",
         ),
         pytest.param(
             _asking(_exactly(allocationMode="Some")), FOUR, "asks for all", id="a-mode-of-the-future"
@@ -628,6 +646,12 @@ ROOT = "resource.kubernetes.io/pcieRoot"
             "DeviceClass  is not known",
             id="beside-one-of-the-future",
         ),
+        pytest.param(
+            _asking(_exactly(), constraints=[{"matchAttribute": "gpu.nvidia.com/list"}]),
+            [dra_gpu(0, attributes={"list": {"ints": [1, 2]}})],
+            "several values",
+            id="attribute-of-several-values",
+        ),
     ],
 )
 def test_claim_is_served_only_where_the_allocator_would(
@@ -641,6 +665,48 @@ def test_claim_is_served_only_where_the_allocator_would(
     else:
         assert why in _why(fleet)
         assert fleet.waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["r"], ("gpu-2", "gpu-3")),
+        (["r/a0"], ("gpu-0", "gpu-2")),
+        (["r/a1"], ("gpu-2", "gpu-3")),
+        ([], ("gpu-2", "gpu-3")),
+    ],
+    ids=["request", "other-alternative", "alternative", "all"],
+)
+def test_constraint_applies_to_the_alternative_that_it_names(
+    names: list[str], expected: tuple[str, ...]
+) -> None:
+    """As request/alternative; a constraint of the request holds for all of them."""
+    roots = ("x", "y", "z", "z")
+    devices = [dra_gpu(at, attributes={ROOT: {"string": root}}) for at, root in enumerate(roots)]
+    none = {"selectors": _selecting(NUMBER.format(9))}
+    kept = {"selectors": _selecting(NUMBER.format(1).replace("==", "!=")), "count": 2}
+    request = _asking(_first(none, kept), constraints=[{"requests": names, "matchAttribute": ROOT}])
+    fleet = fleet_of(_bare(), device_class(), resource_slice("a", *devices), request, _waiting())
+    (waiting,) = fleet.waiting
+    found = allocate(waiting.claims, fleet.devices, "n1", {}, Tries())
+    assert tuple(one.id.name for one in found or ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "is_alike"),
+    [
+        (({"int": 1}, {"int": 1}), True),
+        (({"int": 1}, {"bool": True}), False),
+        (({"string": "1.0.0"}, {"version": "1.0.0"}), False),
+        (({"version": "1.0.0"}, {"version": "1.0.0"}), True),
+    ],
+)
+def test_values_of_different_types_are_not_alike(values: tuple[Object, Object], *, is_alike: bool) -> None:
+    """The allocator compares strings with strings only."""
+    devices = [dra_gpu(at, attributes={"x": value}) for at, value in enumerate(values)]
+    request = _asking(_exactly(count=2), constraints=[{"matchAttribute": "gpu.nvidia.com/x"}])
+    fleet = fleet_of(_bare(), device_class(), resource_slice("a", *devices), request, _waiting())
+    assert bool(fleet.waiting) is is_alike
 
 
 @pytest.mark.parametrize(
