@@ -14,11 +14,11 @@ _COMMANDS = tuple(command for command in Command if command not in _ELSEWHERE)
 
 
 def checks() -> str:
-    """The checks of each family."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Each check, by family."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for check in CHECKS:
-        found[check.family].append(f"`{check.name}`")
-    return table(("family", "checks"), ((f"`{family}`", ", ".join(names)) for family, names in found.items()))
+        found[check.family].append((f"`{check.name}`", check.about))
+    return "\n".join(f"### {family}\n\n" + table(("check", "about"), rows) for family, rows in found.items())
 
 
 def rights() -> str:
@@ -32,8 +32,8 @@ def rights() -> str:
     for found in by_resource.values():
         rows[*(_verbs(found, command) for command in _COMMANDS), _losses(found)].append(found[0])
     return table(
-        ("resource", *(f"`{command}`" for command in _COMMANDS)),
-        ((_resources(found), *cells[:-1]) for cells, found in rows.items()),
+        ("resource", *(f"`{command}`" for command in _COMMANDS), "without it"),
+        ((_resources(found), *cells) for cells, found in rows.items()),
     )
 
 

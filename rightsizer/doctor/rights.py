@@ -11,10 +11,10 @@ from typing import Any
 from rightsizer.changes import memory
 from rightsizer.execute import control_state
 from rightsizer.inventory.demand_kinds import DEMAND_KINDS, POD_DEMAND
-from rightsizer.inventory.kueue_queues import CLUSTER_QUEUES, FLAVORS, LOCAL_QUEUES
+from rightsizer.inventory.kueue_queues import CLUSTER_QUEUES, COHORTS, FLAVORS, LOCAL_QUEUES
 from rightsizer.inventory.managers import AUTOSCALERS
 from rightsizer.inventory.obstacles import CSI_NODES
-from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO
+from rightsizer.inventory.pod_groups import GROUP_KINDS, VOLCANO, VOLCANO_QUEUES
 from rightsizer.inventory.resource_claims import CLAIMS, CLASSES, TEMPLATES
 from rightsizer.inventory.resource_slices import SLICES, TAINT_RULES
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
@@ -112,7 +112,7 @@ def _table() -> Iterator[Right]:
     cost = "workloads that Kueue queues get only advice"
     yield Right("list", KUEUE.group, KUEUE.plural, _READ, cost=cost)
     cost = "no GPUs are freed for what this queue holds back"
-    for row in (CLUSTER_QUEUES, LOCAL_QUEUES, FLAVORS):
+    for row in (CLUSTER_QUEUES, LOCAL_QUEUES, FLAVORS, COHORTS, VOLCANO_QUEUES):
         yield Right("list", row.group, row.plural, _READ, cost=cost)
     for group in GROUP_KINDS:
         cost = _VOLCANO if group.of is VOLCANO else "a gang needs all of its pending pods"

@@ -21,9 +21,11 @@ from rightsizer.inventory.dra_state import Asked, DraState, dra_state, with_devi
 from rightsizer.inventory.gpu_requests import ResourceTable, parse_gpu_resource
 from rightsizer.inventory.kueue_queues import (
     CLUSTER_QUEUES,
+    COHORTS,
     FLAVORS,
     LOCAL_QUEUES,
     ClusterQueueObject,
+    CohortObject,
     FlavorObject,
     KueueTable,
     LocalQueueObject,
@@ -47,7 +49,9 @@ from rightsizer.inventory.owner_reader import FEW_OWNERS, OptionalLister, OwnerR
 from rightsizer.inventory.pod_groups import (
     GROUP_KINDS,
     VOLCANO,
+    VOLCANO_QUEUES,
     GroupObject,
+    VolcanoQueue,
 )
 from rightsizer.inventory.pods import PodReader, PodTable
 from rightsizer.inventory.resource_claims import (
@@ -298,6 +302,7 @@ class _ClusterReader(OptionalLister):
                 self.all(self.paths(CLUSTER_QUEUES, scope=""), ClusterQueueObject),
                 self.all(self.paths(LOCAL_QUEUES), LocalQueueObject),
                 self.all(self.paths(FLAVORS, scope=""), FlavorObject),
+                self.all(self.paths(COHORTS, scope=""), CohortObject),
             )
         groups = [
             (row, item)
@@ -307,9 +312,10 @@ class _ClusterReader(OptionalLister):
             or any((one[0], one[1]) == (row.of.group, row.of.kind) for one in pods.members)
             for item in self.all(self.paths(row.of), GroupObject)
         ]
+        limits = self.all(self.paths(VOLCANO_QUEUES, scope=""), VolcanoQueue) if groups else []
         jobs = self._suspended(kueue) if named.jobs else ()
-        objects = DemandObjects(kueue, queues, groups, quotas, jobs, named)
-        return demand_state(objects, pods, self._templates_of)
+        objects = DemandObjects(kueue, queues, groups, limits, quotas, jobs, named)
+        return demand_state(objects, pods, self.resources, self._templates_of)
 
     def _suspended(self, kueue: KueueTable) -> list[JobObject]:
         """The suspended Jobs; all Jobs are read page by page, and the others are not kept."""

@@ -26,10 +26,12 @@ from rightsizer.inventory.demand_kinds import (
 from rightsizer.inventory.dra_state import Asked, DraState, UnknownClaimError, with_claims
 from rightsizer.inventory.gpu_requests import CLASS_QUOTA, ResourceTable, amount_of
 from rightsizer.inventory.kueue_queues import (
-    FlavorObject,
     KueueTable,
     PodTemplate,
     Queues,
+    options_of,
+    quota_requests,
+    quotas_of_queues,
 )
 from rightsizer.inventory.obstacles import Volumes, with_volumes
 from rightsizer.inventory.pod_groups import (
@@ -37,19 +39,25 @@ from rightsizer.inventory.pod_groups import (
     GroupKind,
     GroupObject,
     PodGroup,
+    VolcanoQueue,
     group_key,
     read_group,
+    volcano_pool,
+    volcano_quotas,
 )
 from rightsizer.inventory.pods import PodTable, needs_of
 from rightsizer.inventory.unschedulable_pods import UnschedulablePod, unschedulable_pod
-from rightsizer.kube.api_objects import LabelSelectorRequirement, ObjectMeta, PodObject, QuotaObject
+from rightsizer.kube.api_objects import ObjectMeta, PodObject, QuotaObject
 from rightsizer.model import (
     ClaimKey,
     Gang,
     Node,
     ObjectRef,
     PriorityClass,
+    QueueOption,
+    QueueQuotas,
     Quota,
+    QuotaKey,
     Unserved,
 )
 
@@ -81,7 +89,8 @@ class DemandState:
         groups: The gangs that pods name, as their objects describe them.
         members: Pods of gangs.
         queued: Objects that wait.
-        queues: As a Fleet's, of Kueue.
+        queues: Kueue's.
+        quotas: Of queues.
         granted: Namespaces and PriorityClasses that the API server, or an administrator, has admitted there.
         gated: Pods by a scheduling gate that no known queue removes: an example, and their number.
     """
@@ -89,7 +98,8 @@ class DemandState:
     groups: Mapping[GroupKey, PodGroup] = dataclasses.field(default_factory=dict)
     members: Mapping[GroupKey, Members] = dataclasses.field(default_factory=dict)
     queued: tuple[Queued, ...] = ()
-    queues: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    queues: Queues = dataclasses.field(default_factory=Queues)
+    quotas: QueueQuotas = dataclasses.field(default_factory=QueueQuotas)
     granted: frozenset[tuple[str, str]] = frozenset()
     gated: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
@@ -100,12 +110,14 @@ class DemandObjects:
 
     Attributes:
         groups: PodGroups, each with its row.
+        limits: Volcano's queues.
         jobs: Suspended ones, which `named` queues suspended or others.
     """
 
     kueue: KueueTable
     queues: Queues
     groups: Sequence[tuple[GroupKind, GroupObject]]
+    limits: Sequence[VolcanoQueue]
     quotas: Sequence[QuotaObject]
     jobs: Sequence[JobObject] = ()
     named: NamedQueues = NO_QUEUES
@@ -114,6 +126,7 @@ class DemandObjects:
 def demand_state(
     objects: DemandObjects,
     pods: PodTable,
+    resources: ResourceTable,
     templates_of: Callable[[Sequence[GroupObject]], Mapping[str, tuple[Template, ...]]],
 ) -> DemandState:
     """What waits in addition to unschedulable pods; `templates_of` PodGroups are those known, by owner."""
@@ -128,11 +141,13 @@ def demand_state(
             held_back.append((item, group))
     templates = templates_of([item for item, _ in held_back])
     queued += [queued_group(item, group, templates.get(template_owner(item))) for item, group in held_back]
+    quotas = quotas_of_queues(objects.queues, objects.kueue.admitted)
     return DemandState(
         groups,
         {key: Members(*counts) for key, counts in pods.members.items()},
         tuple(queued),
-        objects.queues.members(objects.kueue.admitted),
+        objects.queues,
+        dataclasses.replace(quotas, free={**quotas.free, **volcano_quotas(objects.limits, resources)}),
         frozenset(pods.classes).union(granted_classes(objects.quotas)),
         pods.gated,
     )
@@ -279,9 +294,9 @@ def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surr
     for item, made in sorted(queued, key=lambda each: -max(one.pod.priority or 0 for one in each[1])):
         try:
             more = _asked_of_namespace(item, made, asked, around.quotas)
-            gangs[item.ref] = _gang_of(item, made)
+            gangs[item.ref] = _gang_of(item, made, state, around)
             asked += more
-            found += [pod for pod, number in made for _ in range(number)]
+            found += _listed(item, made, state)
         except NotServedError as error:
             unserved.append(Unserved(str(item.ref), str(error)))
     return Demand(tuple(found), gangs, tuple(unserved))
@@ -303,7 +318,25 @@ def _gang(ref: ObjectRef, pods: Sequence[UnschedulablePod], state: DemandState) 
     if group.minimum is not None and members.total < group.minimum:
         raise NotServedError(f"{members.total} of its {group.minimum} pods exist")
     missing = len(pods) if group.minimum is None else group.minimum - members.bound - members.others
-    return Gang(ref, max(1, missing), group.topology)
+    asked = _sum((one.gpus, 1) for one in pods)
+    return Gang(ref, max(1, missing), group.topology, _volcano_options(group.queue, asked, state))
+
+
+def _sum(amounts: Iterable[tuple[Mapping[str, int], int]]) -> dict[str, int]:
+    total: collections.Counter[str] = collections.Counter()
+    for each, times in amounts:
+        total.update({name: amount * times for name, amount in each.items()})
+    return dict(total)
+
+
+def _volcano_options(queue: str, asked: Mapping[str, int], state: DemandState) -> tuple[QueueOption, ...]:
+    """The limits of its queue, if it has any."""
+    amounts: dict[QuotaKey, float] = {}
+    for name, amount in asked.items():
+        key = (volcano_pool(queue), name)
+        if queue and key in state.quotas.free:
+            amounts[key] = amount
+    return (QueueOption(None, amounts),) if amounts else ()
 
 
 class _Alike(NamedTuple):
@@ -352,23 +385,10 @@ def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> Unsche
         raise NotServedError(f"its tolerations or affinity cannot be read: {error}") from error
     except UnknownClaimError as error:
         raise NotServedError(str(error)) from error
-    made = _on_flavors(with_volumes(made, around.volumes), item.flavors)
+    made = with_volumes(made, around.volumes)
     if made.why_not:
         raise NotServedError(made.why_not)
     return made
-
-
-def _on_flavors(pod: UnschedulablePod, flavors: Sequence[FlavorObject]) -> UnschedulablePod:
-    """A pod with what the flavors of its queue add: tolerations, and labels that its node has by one of them."""
-    given = [one for flavor in flavors for one in flavor.spec.tolerations or ()]
-    labels = [sorted((flavor.spec.node_labels or {}).items()) for flavor in flavors]
-    terms = tuple(
-        (tuple(LabelSelectorRequirement(key, "In", [value]) for key, value in each), ()) for each in labels
-    )
-    required = (("the flavors of its queue", terms),) if labels and all(labels) else ()
-    return dataclasses.replace(
-        pod, tolerations=(*pod.tolerations, *given), affinities=(*pod.affinities, *required)
-    )
 
 
 def _asked_of_namespace(
@@ -399,14 +419,32 @@ def _asked_of_namespace(
     return found
 
 
-def _gang_of(item: Queued, pods: Sequence[_Alike]) -> Gang:
+def _gang_of(item: Queued, pods: Sequence[_Alike], state: DemandState, around: Surroundings) -> Gang:
     """The gang of pods that do not exist yet."""
-    asked: collections.Counter[str] = collections.Counter()
+    gpus = _sum((pod.gpus, number) for pod, number in pods)
+    options = _volcano_options(item.queue, gpus, state)
+    queue = state.queues.of(item.kueue) if item.kueue is not None else None
+    if queue is not None:
+        needs = _sum((needs_of(_pod_of(item, one), around.resources), one.replicas) for one in item.templates)
+        asked = quota_requests(item.kueue) if item.kueue is not None else {}
+        if not asked and any(one.pod.claims for one in pods):
+            raise NotServedError("Kueue has not told what quota its ResourceClaims take")
+        asked = asked or {name: float(amount) for name, amount in {**needs, **gpus}.items()}
+        covered = {name for name in asked if name not in needs}
+        options = options_of(
+            queue, state.queues, asked, around.nodes, gpus=covered, tolerations=pods[0].pod.tolerations
+        )
+        if not options:
+            raise NotServedError(f"ClusterQueue {queue.metadata.name} has no flavor for its GPUs")
+    return Gang(item.ref, sum(one.number for one in pods), item.topology, options)
+
+
+def _listed(item: Queued, pods: Iterable[_Alike], state: DemandState) -> Iterator[UnschedulablePod]:
+    """The pods one by one, with all tolerations that Kueue's flavors give: which they get is up to the option."""
+    flavors = state.queues.flavors.values() if item.kueue else ()
+    given = tuple(one for flavor in flavors for one in flavor.spec.tolerations or ())
     for pod, number in pods:
-        asked.update({name: amount * number for name, amount in pod.gpus.items()})
-    told = {name: amount for name, amount in item.lacks.items() if name in asked}
-    lacks = (told or dict(asked)) if item.queue else {}
-    return Gang(item.ref, sum(one.number for one in pods), item.topology, item.queue, lacks)
+        yield from [dataclasses.replace(pod, tolerations=(*pod.tolerations, *given))] * number
 
 
 def _class_of(

@@ -13,12 +13,12 @@ import msgspec
 
 from rightsizer.changes.record_codec import UNDO_ANNOTATION
 from rightsizer.inventory.kueue_queues import (
-    FlavorObject,
     KueueTable,
     PodSet,
     PodTemplate,
     Queues,
     WorkloadObject,
+    queue_problem,
 )
 from rightsizer.inventory.pod_groups import VOLCANO, GroupObject, PodGroup
 from rightsizer.inventory.unschedulable_pods import waits_for_node
@@ -52,9 +52,8 @@ class Queued:
 
     Attributes:
         topology: The label of which their nodes must have the same value.
-        queue: The queue or cohort whose quota it waits for; empty if there is none.
-        flavors: Those of its queue, of which its pods get one.
-        lacks: What its queue says is missing of that, by resource name; empty if it does not say.
+        kueue: Where it is Kueue's.
+        queue: Of Volcano, whose quota it takes.
         why_not: Why freeing GPUs would not help, or cannot be said to.
         created: As a WaitingPod's.
     """
@@ -62,9 +61,8 @@ class Queued:
     ref: ObjectRef
     templates: tuple[Template, ...] = ()
     topology: str = ""
+    kueue: WorkloadObject | None = None
     queue: str = ""
-    flavors: tuple[FlavorObject, ...] = ()
-    lacks: Mapping[str, int] = dataclasses.field(default_factory=dict)
     why_not: str = ""
     created: datetime.datetime | None = None
 
@@ -152,13 +150,13 @@ DEMAND_KINDS = (
         KUEUE,
         WorkloadObject,
         WorkloadObject.waits,
-        "no quota is reserved; pods by spec.podSets, for which others of the same cohort go",
+        "no quota is reserved; pods by spec.podSets, quota by its ClusterQueue, cohort and flavors",
     ),
     DemandKind(
         VOLCANO,
         PhaseObject,
         lambda item: item.status.phase == "Pending",
-        "Volcano creates no pods yet; pods by the templates of its owner, for which others of its Queue go",
+        "Volcano creates no pods yet; pods by the templates of its owner, quota by its Queue",
     ),
     DemandKind(
         JOB,
@@ -264,17 +262,12 @@ def queued_workload(item: WorkloadObject, version: str, queues: Queues) -> Queue
     asked = [one.topology_request for one in sets if one.topology_request is not None]
     levels = {one.required for one in asked if one.required}
     is_unknown = len(levels) > 1 or any(one.pod_set_slice_required_topology for one in asked)
-    queue = queues.of(item)
-    if queue is None:
-        return Queued(ref, why_not="its LocalQueue or ClusterQueue does not exist, or could not be read")
-    why_not = item.why_not() or queue.problem()
+    why_not = item.why_not() or queue_problem(queues.of(item), queues)
     return Queued(
         ref,
         tuple(Template(one.template, one.count) for one in sets),
         topology=next(iter(levels), ""),
-        queue=queue.shares,
-        flavors=queues.flavors_of(queue),
-        lacks=item.lacks(),
+        kueue=item,
         why_not=why_not or ("it needs several topologies at once" if is_unknown else ""),
         created=item.metadata.creation_timestamp,
     )

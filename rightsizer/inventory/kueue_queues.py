@@ -1,31 +1,31 @@
-"""Kueue: Workloads that wait for quota, and the ClusterQueues and cohorts whose quota they share with others. Pure.
+"""Kueue: Workloads that wait for quota, and the quota that ClusterQueues and their cohorts have. Pure.
 
-Whether a queue then admits a Workload is for Kueue to say: who holds quota of the same cohort goes for it, no more than
-Kueue says is missing.
+A Workload is started by free GPUs only if its queue has quota for it, or gets it back from those that are stopped.
+Admission checks, stopped queues and quota of others than that are not in our hands.
 
 https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/
 https://github.com/kubernetes-sigs/kueue/tree/main/apis/kueue/v1beta2
 """
 
+import collections
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from rightsizer.inventory.unschedulable_pods import Toleration
+from rightsizer.inventory.gpu_requests import amount_of
+from rightsizer.inventory.unschedulable_pods import Toleration, tolerates
 from rightsizer.kube.api_objects import ABSENT, ObjectMeta, OwnerReference, PodSpec
 from rightsizer.kube.owner_kinds import KUEUE, OwnerKind
+from rightsizer.model import Node, QueueOption, QueueQuotas, QuotaKey
 
 CLUSTER_QUEUES = OwnerKind(KUEUE.group, KUEUE.versions, "ClusterQueue", "clusterqueues")
-FLAVORS = OwnerKind(KUEUE.group, KUEUE.versions, "ResourceFlavor", "resourceflavors")
 LOCAL_QUEUES = OwnerKind(KUEUE.group, KUEUE.versions, "LocalQueue", "localqueues")
+FLAVORS = OwnerKind(KUEUE.group, KUEUE.versions, "ResourceFlavor", "resourceflavors")
+COHORTS = OwnerKind(KUEUE.group, KUEUE.versions, "Cohort", "cohorts")
 
 _SLICE = "kueue.x-k8s.io/workload-slice-replacement-for"
-_LACKS = re.compile(r"insufficient unused quota for (\S+) in flavor \S+, ([0-9]+) more needed")
-"""Kueue's words for quota that others hold (pkg/scheduler/flavorassigner, v0.6 to v0.14)."""
-_NEVER = "maximum capacity"
-"""Kueue's word for a request beyond all quota of its queue and cohort."""
+_Amounts = dict[str, str | int]
 
 
 class TemplateMeta(msgspec.Struct):
@@ -59,11 +59,16 @@ class _Condition(msgspec.Struct):
     type: str
     status: str
     reason: str = ""
-    message: str = ""
+
+
+class _Assignment(msgspec.Struct, rename="camel"):
+    flavors: dict[str, str] | None = None
+    resource_usage: _Amounts | None = None
 
 
 class _Admission(msgspec.Struct, rename="camel"):
     cluster_queue: str = ""
+    pod_set_assignments: list[_Assignment] | None = None
 
 
 class _Check(msgspec.Struct):
@@ -77,10 +82,15 @@ class _WorkloadSpec(msgspec.Struct, rename="camel"):
     active: bool = True
 
 
+class _PodSetRequest(msgspec.Struct):
+    resources: _Amounts | None = None
+
+
 class _WorkloadStatus(msgspec.Struct, rename="camel"):
     conditions: list[_Condition] | None = None
     admission: _Admission | None = None
     admission_checks: list[_Check] | None = None
+    resource_requests: list[_PodSetRequest] | None = None
 
 
 class WorkloadObject(msgspec.Struct):
@@ -117,26 +127,12 @@ class WorkloadObject(msgspec.Struct):
         for one in self.status.conditions or ():
             if one.type == "QuotaReserved" and one.reason == "Inadmissible":
                 return "Kueue calls it inadmissible"
-        if _NEVER in self._told and not self.lacks():
-            return "Kueue says that it exceeds all quota of its queue"
         if _SLICE in (self.metadata.annotations or {}):
             return "it adds pods to a job that runs"
         checks = [
             one.name for one in self.status.admission_checks or () if one.state in {"Retry", "Rejected"}
         ]
         return f"its admission checks fail: {', '.join(checks)}" if checks else ""
-
-    def lacks(self) -> dict[str, int]:
-        """How much of each resource Kueue says that its queue lacks, in the worst flavor; empty if it does not say."""
-        found: dict[str, int] = {}
-        for name, amount in _LACKS.findall(self._told):
-            found[name] = max(found.get(name, 0), int(amount))
-        return found
-
-    @property
-    def _told(self) -> str:
-        conditions = self.status.conditions or ()
-        return next((one.message for one in conditions if one.type == "QuotaReserved"), "")
 
 
 class KueueTable:
@@ -145,7 +141,7 @@ class KueueTable:
     Attributes:
         metadata: Of all.
         waiting: Those that wait for quota.
-        admitted: Those that hold quota, without their templates.
+        admitted: Those that hold quota.
     """
 
     def __init__(self, version: str) -> None:
@@ -165,12 +161,21 @@ class KueueTable:
                 self.admitted.append(item)
 
 
-class _FlavorName(msgspec.Struct):
-    name: str = ""
+class _ResourceQuota(msgspec.Struct, rename="camel"):
+    name: str
+    nominal_quota: str | int = 0
+    borrowing_limit: str | int | None = None
+    lending_limit: str | int | None = None
 
 
-class _ResourceGroup(msgspec.Struct):
-    flavors: list[_FlavorName] | None = None
+class _FlavorQuotas(msgspec.Struct):
+    name: str
+    resources: list[_ResourceQuota] | None = None
+
+
+class _ResourceGroup(msgspec.Struct, rename="camel"):
+    covered_resources: list[str] | None = None
+    flavors: list[_FlavorQuotas] | None = None
 
 
 class _QueueSpec(msgspec.Struct, rename="camel"):
@@ -180,7 +185,18 @@ class _QueueSpec(msgspec.Struct, rename="camel"):
     stop_policy: str = "None"
 
 
-class _QueueStatus(msgspec.Struct):
+class _Total(msgspec.Struct):
+    name: str
+    total: str | int = 0
+
+
+class _FlavorUsage(msgspec.Struct):
+    name: str
+    resources: list[_Total] | None = None
+
+
+class _QueueStatus(msgspec.Struct, rename="camel"):
+    flavors_reservation: list[_FlavorUsage] | None = None
     conditions: list[_Condition] | None = None
 
 
@@ -192,34 +208,16 @@ class ClusterQueueObject(msgspec.Struct):
     status: _QueueStatus = msgspec.field(default_factory=_QueueStatus)
 
     @property
-    def shares(self) -> str:
-        """Whose quota its Workloads share: its cohort's, or its own. The field has two names, by version."""
-        cohort = self.spec.cohort_name or self.spec.cohort
-        return f"Cohort {cohort}" if cohort else f"ClusterQueue {self.metadata.name}"
+    def cohort(self) -> str:
+        """Named so in v1beta2 and v1beta1."""
+        return self.spec.cohort_name or self.spec.cohort
 
-    def problem(self) -> str:
-        """Why it admits nothing; empty if it may."""
-        inactive = [
-            one.reason
-            for one in self.status.conditions or ()
-            if (one.type, one.status) == ("Active", "False")
-        ]
-        if self.spec.stop_policy == "None" and not inactive:
-            return ""
-        why = ", ".join(inactive) or self.spec.stop_policy
-        return f"ClusterQueue {self.metadata.name} is not active: {why}"
-
-
-class _FlavorSpec(msgspec.Struct, rename="camel"):
-    node_labels: dict[str, str] | None = None
-    tolerations: list[Toleration] | None = None
-
-
-class FlavorObject(msgspec.Struct):
-    """kueue.x-k8s.io ResourceFlavor: what its pods get of node labels and tolerations."""
-
-    metadata: ObjectMeta
-    spec: _FlavorSpec = msgspec.field(default_factory=_FlavorSpec)
+    def quotas(self) -> Iterator[tuple[str, _ResourceQuota]]:
+        """Each quota, with its flavor."""
+        for group in self.spec.resource_groups or ():
+            for flavor in group.flavors or ():
+                for one in flavor.resources or ():
+                    yield flavor.name, one
 
 
 class _LocalQueueSpec(msgspec.Struct, rename="camel"):
@@ -233,6 +231,31 @@ class LocalQueueObject(msgspec.Struct):
     spec: _LocalQueueSpec = msgspec.field(default_factory=_LocalQueueSpec)
 
 
+class _FlavorSpec(msgspec.Struct, rename="camel"):
+    node_labels: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
+
+
+class FlavorObject(msgspec.Struct):
+    """kueue.x-k8s.io ResourceFlavor."""
+
+    metadata: ObjectMeta
+    spec: _FlavorSpec = msgspec.field(default_factory=_FlavorSpec)
+
+
+class _CohortSpec(msgspec.Struct, rename="camel"):
+    parent_name: str = ""
+    parent: str = ""
+    resource_groups: list[msgspec.Raw] | None = None
+
+
+class CohortObject(msgspec.Struct):
+    """kueue.x-k8s.io Cohort."""
+
+    metadata: ObjectMeta
+    spec: _CohortSpec = msgspec.field(default_factory=_CohortSpec)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Queues:
     """Kueue's queues.
@@ -240,41 +263,175 @@ class Queues:
     Attributes:
         local: The ClusterQueue of each LocalQueue, by namespace and name.
         flavors: By name.
+        nested: Cohorts that belong to others or have quota of their own.
     """
 
     cluster: Mapping[str, ClusterQueueObject] = dataclasses.field(default_factory=dict)
     local: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     flavors: Mapping[str, FlavorObject] = dataclasses.field(default_factory=dict)
+    nested: frozenset[str] = frozenset()
 
     def of(self, item: WorkloadObject) -> ClusterQueueObject | None:
         """The ClusterQueue that a Workload waits in."""
         name = self.local.get((item.metadata.namespace, item.spec.queue_name), "")
         return self.cluster.get(name)
 
-    def flavors_of(self, queue: ClusterQueueObject) -> tuple[FlavorObject, ...]:
-        """Those that a ClusterQueue may give to pods."""
-        names = {one.name for group in queue.spec.resource_groups or () for one in group.flavors or ()}
-        return tuple(one for name, one in self.flavors.items() if name in names)
-
-    def members(self, admitted: Iterable[WorkloadObject]) -> dict[str, str]:
-        """Whose quota Workloads hold, by namespace and the UID of the job or pod that they stand for.
-
-        Of a group of pods the first one stands for all: only all of them together give the quota back.
-        """
-        found: dict[str, str] = {}
-        for item in admitted:
-            queue = self.cluster.get(item.status.admission.cluster_queue) if item.status.admission else None
-            if queue is not None:
-                found |= {f"{item.metadata.namespace}/{one.uid}": queue.shares for one in item.owners[:1]}
-        return found
-
 
 def queues_of(
-    cluster: Iterable[ClusterQueueObject], local: Iterable[LocalQueueObject], flavors: Iterable[FlavorObject]
+    cluster: Iterable[ClusterQueueObject],
+    local: Iterable[LocalQueueObject],
+    flavors: Iterable[FlavorObject],
+    cohorts: Iterable[CohortObject],
 ) -> Queues:
     """All queues."""
+    nested: set[str] = set()
+    for one in cohorts:
+        parent = one.spec.parent_name or one.spec.parent
+        nested |= {one.metadata.name, parent} if parent else set()
+        nested |= {one.metadata.name} if one.spec.resource_groups else set()
     return Queues(
         {one.metadata.name: one for one in cluster},
         {(one.metadata.namespace, one.metadata.name): one.spec.cluster_queue for one in local},
         {one.metadata.name: one for one in flavors},
+        frozenset(nested),
     )
+
+
+def queue_problem(queue: ClusterQueueObject | None, queues: Queues) -> str:
+    """Why it is unknown, or impossible, that a queue admits more; empty if it may."""
+    if queue is None:
+        return "its LocalQueue or ClusterQueue does not exist, or could not be read"
+    inactive = [
+        one.reason for one in queue.status.conditions or () if (one.type, one.status) == ("Active", "False")
+    ]
+    if queue.spec.stop_policy != "None" or inactive:
+        return f"ClusterQueue {queue.metadata.name} is not active: {', '.join(inactive) or queue.spec.stop_policy}"
+    if queue.cohort in queues.nested:
+        return f"cohort {queue.cohort} of ClusterQueue {queue.metadata.name} is nested: its quota is not computed"
+    members = [one for one in queues.cluster.values() if queue.cohort and one.cohort == queue.cohort]
+    if any(quota.lending_limit is not None for one in members for _, quota in one.quotas()):
+        return f"cohort {queue.cohort} has lending limits: its quota is not computed"
+    return ""
+
+
+def _pools(queue: ClusterQueueObject, quota: _ResourceQuota) -> Iterator[tuple[str, float]]:
+    """The pools that a quota belongs to, each with what it adds."""
+    nominal = float(amount_of(quota.name, quota.nominal_quota))
+    if queue.cohort:
+        yield f"Cohort {queue.cohort}", nominal
+        if quota.borrowing_limit is not None:
+            yield (
+                f"ClusterQueue {queue.metadata.name}",
+                nominal + amount_of(quota.name, quota.borrowing_limit),
+            )
+    else:
+        yield f"ClusterQueue {queue.metadata.name}", nominal
+
+
+def _keys(queue: ClusterQueueObject, flavor: str, resource: str) -> Iterator[QuotaKey]:
+    for of, quota in queue.quotas():
+        if (of, quota.name) == (flavor, resource):
+            for pool, _ in _pools(queue, quota):
+                yield pool, f"{flavor}/{resource}"
+
+
+def quotas_of_queues(queues: Queues, admitted: Iterable[WorkloadObject]) -> QueueQuotas:
+    """What is free of each quota, and what the Workloads that hold it return."""
+    free: dict[QuotaKey, float] = collections.defaultdict(float)
+    for queue in queues.cluster.values():
+        for key, amount in _unused(queue):
+            free[key] += amount
+    held: dict[str, dict[QuotaKey, float]] = {}
+    for item in admitted:
+        # Of a group of pods any one of them stands for it; only all of them together give the quota back.
+        for owner in item.owners[:1]:
+            mine = held.setdefault(f"{item.metadata.namespace}/{owner.uid}", {})
+            for key, amount in _reserved(item, queues):
+                mine[key] = mine.get(key, 0.0) + amount
+    return QueueQuotas(dict(free), held)
+
+
+def _unused(queue: ClusterQueueObject) -> Iterator[tuple[QuotaKey, float]]:
+    """What it adds to each pool, and as a negative amount what it uses."""
+    for flavor, quota in queue.quotas():
+        for pool, amount in _pools(queue, quota):
+            yield (pool, f"{flavor}/{quota.name}"), amount
+    for used in queue.status.flavors_reservation or ():
+        for one in used.resources or ():
+            for key in _keys(queue, used.name, one.name):
+                yield key, -float(amount_of(one.name, one.total))
+
+
+def _reserved(item: WorkloadObject, queues: Queues) -> Iterator[tuple[QuotaKey, float]]:
+    """The quota that a Workload holds."""
+    admission = item.status.admission or _Admission()
+    queue = queues.cluster.get(admission.cluster_queue)
+    for each in (admission.pod_set_assignments or ()) if queue is not None else ():
+        for name, flavor in (each.flavors or {}).items():
+            for key in _keys(queue, flavor, name) if queue is not None else ():
+                yield key, amount_of(name, (each.resource_usage or {}).get(name))
+
+
+def quota_requests(item: WorkloadObject) -> dict[str, float]:
+    """The quota that all of its pods need as Kueue computed it, by resource name; empty if it has told nothing.
+
+    Claims count there by the resource that Kueue's `deviceClassMappings` name.
+    """
+    total: collections.Counter[str] = collections.Counter()
+    for one in item.status.resource_requests or ():
+        total.update({name: amount_of(name, amount) for name, amount in (one.resources or {}).items()})
+    return {name: float(amount) for name, amount in total.items()}
+
+
+def options_of(
+    queue: ClusterQueueObject,
+    queues: Queues,
+    asked: Mapping[str, float],
+    nodes: Mapping[str, Node],
+    *,
+    gpus: Iterable[str],
+    tolerations: Sequence[Toleration],
+) -> tuple[QueueOption, ...]:
+    """The flavors that could admit pods that ask for these amounts together, in the queue's order.
+
+    Args:
+        queue: The ClusterQueue.
+        queues: All queues.
+        asked: Amounts by resource name.
+        nodes: By name.
+        gpus: The GPU resources among them, which flavors must cover.
+        tolerations: Those of the pods.
+    """
+    groups = [
+        one
+        for one in queue.spec.resource_groups or ()
+        if not asked.keys().isdisjoint(one.covered_resources or ())
+    ]
+    wanted = set(gpus)
+    if not wanted <= {name for one in groups for name in one.covered_resources or ()}:
+        return ()
+    main = [one for one in groups if wanted & set(one.covered_resources or ())]
+    fixed = [(one.flavors or [])[0].name for one in groups if one not in main and one.flavors]
+    if len(main) != 1:
+        return ()
+    found = []
+    for flavor in main[0].flavors or ():
+        item = queues.flavors.get(flavor.name)
+        if item is None:
+            continue
+        allowed = (*tolerations, *(item.spec.tolerations or ()))
+        labels = item.spec.node_labels or {}
+        fit = frozenset(
+            name
+            for name, node in nodes.items()
+            if all(node.labels.get(key) == value for key, value in labels.items())
+            and all(any(tolerates(one, taint) for one in allowed) for taint in node.taints)
+        )
+        amounts = {
+            key: amount
+            for used in (flavor.name, *fixed)
+            for name, amount in asked.items()
+            for key in _keys(queue, used, name)
+        }
+        found.append(QueueOption(fit, amounts))
+    return tuple(found)

@@ -10,14 +10,15 @@ https://github.com/kubernetes/enhancements/tree/master/keps/sig-scheduling/4671-
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
+from rightsizer.inventory.gpu_requests import ResourceTable, amount_of
 from rightsizer.kube.api_objects import ABSENT, ObjectMeta
 from rightsizer.kube.owner_kinds import OwnerKind
-from rightsizer.model import ObjectRef
+from rightsizer.model import ObjectRef, QuotaKey
 
 T = TypeVar("T", bound=Hashable)
 
@@ -114,7 +115,7 @@ def _volcano(spec: _Spec, status: _GroupStatus) -> PodGroup:
     is_hard = spec.network_topology is not None and spec.network_topology.mode == "hard"
     return PodGroup(
         spec.min_member,
-        queue=f"Queue {spec.queue or 'default'}",
+        queue=spec.queue or "default",
         holds_back=status.phase in {"", "Pending"},
         why_not="it needs a network topology that is unknown here" if is_hard else "",
     )
@@ -155,6 +156,7 @@ class GroupKind:
 
 
 VOLCANO = OwnerKind("scheduling.volcano.sh", ("v1beta1",), "PodGroup", "podgroups")
+VOLCANO_QUEUES = OwnerKind("scheduling.volcano.sh", ("v1beta1",), "Queue", "queues")
 _CORE_VERSIONS = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
 
 GROUP_KINDS = (
@@ -173,6 +175,44 @@ def read_group(row: GroupKind, item: GroupObject) -> PodGroup:
     except msgspec.DecodeError as error:
         return PodGroup(why_not=f"it cannot be read: {error}")
     return row.read(spec, status)
+
+
+# --- Volcano's queues
+
+
+class _Capability(msgspec.Struct):
+    capability: dict[str, str | int] | None = None
+
+
+class _Allocated(msgspec.Struct):
+    allocated: dict[str, str | int] | None = None
+    state: str = ""
+
+
+class VolcanoQueue(msgspec.Struct):
+    """scheduling.volcano.sh/v1beta1 Queue."""
+
+    metadata: ObjectMeta
+    spec: _Capability = msgspec.field(default_factory=_Capability)
+    status: _Allocated = msgspec.field(default_factory=_Allocated)
+
+
+def volcano_pool(queue: str) -> str:
+    """The pool of a queue's quota."""
+    return f"Queue {queue}"
+
+
+def volcano_quotas(queues: Iterable[VolcanoQueue], resources: ResourceTable) -> Mapping[QuotaKey, float]:
+    """What queues may still allocate of GPU resources that they limit; nothing if they are not open."""
+    found: dict[QuotaKey, float] = {}
+    for item in queues:
+        used = item.status.allocated or {}
+        for name, most in (item.spec.capability or {}).items():
+            if resources.unit(name) is not None:
+                left = amount_of(name, most) - amount_of(name, used.get(name))
+                is_open = item.status.state in {"", "Open"}
+                found[volcano_pool(item.metadata.name), name] = left if is_open else -float("inf")
+    return found
 
 
 def connected(members: Iterable[tuple[T, Iterable[Hashable]]]) -> list[list[T]]:

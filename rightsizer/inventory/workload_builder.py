@@ -25,7 +25,7 @@ from rightsizer.inventory.nodes import NodeCapacity
 from rightsizer.inventory.obstacles import Occupants, Volumes, with_volumes
 from rightsizer.inventory.owner_reader import CHANGE_ANNOTATIONS
 from rightsizer.inventory.placeable_pods import NodeSearch, placeable_pods
-from rightsizer.inventory.pod_groups import connected, group_key
+from rightsizer.inventory.pod_groups import connected, group_key, volcano_pool
 from rightsizer.inventory.pods import GpuPod
 from rightsizer.inventory.resource_claims import Claim, template_of
 from rightsizer.inventory.stranded_gpus import find_stranded_gpus
@@ -51,7 +51,9 @@ from rightsizer.model import (
     Pod,
     PodKey,
     PriorityClass,
+    QueueQuotas,
     Quota,
+    QuotaKey,
     Workload,
 )
 from rightsizer.model.gpu_fractions import whole_gpus
@@ -169,7 +171,7 @@ def build_fleet(state: ClusterState) -> Fleet:
         free=_free_gpus(state),
         nominated=state.nominated,
         devices=devices,
-        queues=_queues(state, members),
+        queues=_quotas(state, members),
         unserved=(*demand.unserved, *placeable.unserved),
         quotas=state.quotas,
         problems=(*state.problems, *unreadable),
@@ -196,14 +198,20 @@ def _free_gpus(state: ClusterState) -> dict[tuple[str, str], int]:
     }
 
 
-def _queues(state: ClusterState, members: Iterable["_Member"]) -> dict[str, str]:
-    """Whose quota Kueue's jobs and the pods in Volcano's queues hold."""
-    found = dict(state.demand.queues)
+def _quotas(state: ClusterState, members: Iterable["_Member"]) -> QueueQuotas:
+    """The quota of queues, with what the pods in Volcano's queues hold."""
+    held = dict(state.demand.quotas.held)
     for one in members:
-        groups = (state.demand.groups.get(group_key(gang)) for gang in one.source.gangs)
-        if one.pod.holds and (queue := next((group.queue for group in groups if group), "")):
-            found[f"{one.pod.ref.namespace}/{one.pod.ref.uid}"] = queue
-    return found
+        group = next(
+            (found for gang in one.source.gangs if (found := state.demand.groups.get(group_key(gang)))), None
+        )
+        if group is not None and group.queue and one.pod.holds:
+            pool = volcano_pool(group.queue)
+            mine: dict[QuotaKey, float] = {
+                (pool, name): float(count) for name, count in one.pod.resources.items()
+            }
+            held[f"{one.pod.ref.namespace}/{one.pod.ref.uid}"] = mine
+    return QueueQuotas(state.demand.quotas.free, held)
 
 
 def _with_claims(state: ClusterState) -> list[UnschedulablePod]:

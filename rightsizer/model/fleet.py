@@ -202,6 +202,23 @@ class Stranded:
     waiting: tuple[ObjectRef, ...] = ()
 
 
+QuotaKey = tuple[str, str]
+"""A pool of a queue's quota, such as the cohort of a ClusterQueue, and a resource in it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueOption:
+    """One way in which a queue would admit a gang.
+
+    Attributes:
+        nodes: The nodes that its pods may then use; None for any.
+        amounts: The quota that it takes.
+    """
+
+    nodes: frozenset[str] | None
+    amounts: Mapping[QuotaKey, float]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gang:
     """Pods that start together.
@@ -210,15 +227,13 @@ class Gang:
         ref: The object that makes them one.
         needs: How many of those that wait must have a place for any of them to start.
         topology: The label of which the nodes of all of them must have the same value; empty for any nodes.
-        queue: The queue or cohort whose quota it waits for; empty if it waits for none.
-        lacks: How much of that others must give back, by resource name.
+        options: Ways in which its queue would admit it; empty if no quota is in the way.
     """
 
     ref: ObjectRef
     needs: int = 1
     topology: str = ""
-    queue: str = ""
-    lacks: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
+    options: tuple[QueueOption, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -232,6 +247,19 @@ class Unserved:
 
     what: str
     why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueQuotas:
+    """The quota of queues.
+
+    Attributes:
+        free: What is unused.
+        held: What the stop of a workload returns, by its namespace and the UID of it or of one of its pods.
+    """
+
+    free: Mapping[QuotaKey, float] = dataclasses.field(default_factory=dict)
+    held: Mapping[str, Mapping[QuotaKey, float]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -329,7 +357,7 @@ class Fleet:
         free: GPUs that nobody requested, by node and resource.
         nominated: Priority and requests of the pods for which the scheduler keeps room, by node.
         devices: GPUs that DRA drivers publish.
-        queues: The queue or cohort whose quota a workload holds, by its namespace and UID, or that of its pods.
+        queues: The quota of queues that pods wait for.
         unserved: What waits, but not for GPUs that could be freed.
         minor: The API server is of Kubernetes 1.minor; None where that is not known.
         namespaces: Names of all that exist; empty where they are not known.
@@ -350,7 +378,7 @@ class Fleet:
         default_factory=dict, repr=False
     )
     devices: DeviceInventory = dataclasses.field(default_factory=DeviceInventory, repr=False)
-    queues: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    queues: QueueQuotas = dataclasses.field(default_factory=QueueQuotas, repr=False)
     unserved: tuple[Unserved, ...] = ()
     quotas: tuple[Quota, ...] = ()
     problems: tuple[str, ...] = ()

@@ -39,10 +39,12 @@ _MOST_EXPLAINED = 20
 
 def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
     """What may go of a workload, one by one; all of it if its queue gets back its quota only then."""
-    ref, queues = decision.workload.ref, evaluator.fleet.queues
-    held = [f"{ref.namespace}/{pod.ref.uid}" in queues for pod in decision.workload.pods]
-    is_whole = f"{ref.namespace}/{ref.uid}" in queues or (any(held) and not all(held))
-    return (whole_victim(decision),) if is_whole else victims_of(decision, evaluator)
+    held = evaluator.fleet.queues.held
+    workload = decision.workload
+    uids = (workload.ref.uid, *(pod.ref.uid for pod in workload.pods))
+    if any(f"{workload.ref.namespace}/{uid}" in held for uid in uids):
+        return (whole_victim(decision),)
+    return victims_of(decision, evaluator)
 
 
 class _ChangeOnDemand:

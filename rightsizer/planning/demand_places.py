@@ -1,21 +1,19 @@
-"""Places pods that start together in the cheapest way: the victims of one demand, within its topology. Pure.
-
-For what a queue holds back only those go that hold its quota, as much of it as is missing: it decides whom it admits.
-"""
+"""Places pods that start together in the cheapest way: the victims of one demand, within quotas and topology. Pure."""
 
 import collections
 import dataclasses
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Node, ObjectRef, WaitingPod
+from rightsizer.model import Node, ObjectRef, QueueOption, QuotaKey, WaitingPod
 from rightsizer.planning.placement import Placement, Places, best_place
-from rightsizer.planning.victims import Victim, cost_of
+from rightsizer.planning.victims import Victim, cost_of, standing
 
 
 def shape_of(pods: Sequence[WaitingPod]) -> Hashable:
     """Equal for pods and gangs that fit alike; those of a lower priority come later, and have fewer victims."""
     first, gang = pods[0], pods[0].gang
+    options = [(one.nodes, *sorted(one.amounts.items())) for one in gang.options] if gang else ()
     each = (
         (
             first.priority - pod.priority,
@@ -28,8 +26,7 @@ def shape_of(pods: Sequence[WaitingPod]) -> Hashable:
         for pod in pods
     )
     alike = tuple((shape, len(list(same))) for shape, same in itertools.groupby(each))
-    lacks = tuple(sorted(gang.lacks.items())) if gang else ()
-    return alike, gang and (gang.needs, gang.topology, gang.queue), lacks
+    return alike, gang and gang.needs, gang and gang.topology, tuple(options)
 
 
 def together(waiting: Iterable[WaitingPod]) -> list[list[WaitingPod]]:
@@ -40,6 +37,20 @@ def together(waiting: Iterable[WaitingPod]) -> list[list[WaitingPod]]:
     return [pods for pods in found.values() if pods[0].gang is None or len(pods) >= pods[0].gang.needs]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One way to place pods that start together.
+
+    Attributes:
+        takes: The quota that they take together.
+        spared: Those that must not go.
+    """
+
+    pods: Sequence[WaitingPod]
+    takes: Mapping[QuotaKey, float]
+    spared: frozenset[Victim] = frozenset()
+
+
 def place_cheapest(
     pods: Sequence[WaitingPod], places: Places, spared: frozenset[Victim]
 ) -> list[Placement] | None:
@@ -47,26 +58,52 @@ def place_cheapest(
     tries = places.tries[pods[0].ref.namespace]
     if tries.left <= 0:
         return None
-    places.spare(spared)
-    if _others_of_queue(pods, (), places) is None:
+    attempts = (dataclasses.replace(one, spared=spared) for one in _attempts(pods, places))
+    first = [*itertools.islice(attempts, 2)]
+    if len(first) == 1 and not first[0].takes:
+        return _place_all(first[0], places)
+    best: tuple[tuple[float, float, int, int], _Attempt] | None = None
+    for one in itertools.takewhile(lambda _: tries.left > 0, itertools.chain(first, attempts)):
+        cost = _try(one, places)
+        if cost is not None and (best is None or cost < best[0]):
+            best = (cost, one)
+    if best is None:
         return None
-    domains = _domains(pods, places.nodes)
-    places.charge(pods[0], sum(map(len, domains)))
-    if len(domains) == 1:
-        return _place_all(pods, domains[0], places)
-    best: tuple[tuple[float, float, int, int], int] | None = None
-    for number, domain in enumerate(itertools.takewhile(lambda _: tries.left > 0, domains)):
-        placed = _place_all(pods, domain, places)
-        if placed is not None:
-            cost = cost_of([victim for one in placed for victim in one.victims])
-            best = min((cost, number), best or (cost, number))
-            undo(placed, places)
-    return None if best is None else _place_all(pods, domains[best[1]], places)
+    cost, attempt = best
+    if attempt.takes:
+        # A victim for the quota and another for the place may be one too many. Half of the tries are kept for others.
+        least = tries.left // 2
+        for victim in itertools.takewhile(lambda _: tries.left > least, _victims_at(attempt, places)):
+            fewer = dataclasses.replace(attempt, spared=attempt.spared | {victim})
+            without = _try(fewer, places)
+            if without is not None and without < cost:
+                cost, attempt = without, fewer
+    return _place_all(attempt, places)
 
 
-def _domains(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> Sequence[frozenset[str]]:
-    """The nodes that the pods could use, by the value of their gang's topology; all together without one."""
-    usable, topology = _usable(pods), pods[0].gang.topology if pods[0].gang else ""
+def _attempts(pods: Sequence[WaitingPod], places: Places) -> Iterator[_Attempt]:
+    """Each option of its queue for which there may be quota, in each domain of its topology."""
+    gang = pods[0].gang
+    if gang is None:
+        yield _Attempt(pods, {})
+        return
+    least = min(pods, key=lambda one: one.priority)
+    options = gang.options or (QueueOption(None, {}),)
+    possible = [one for one in options if places.may_return(least, one.amounts)]
+    domains = _domains(pods, gang.topology, places.nodes) if possible else ()
+    places.charge(least, sum(map(len, domains)))
+    for option in possible:
+        for domain in domains:
+            allowed = domain if option.nodes is None else domain & option.nodes
+            limited = [dataclasses.replace(pod, nodes=pod.nodes & allowed) for pod in pods]
+            yield _Attempt(limited, option.amounts)
+
+
+def _domains(
+    pods: Sequence[WaitingPod], topology: str, nodes: Mapping[str, Node]
+) -> Sequence[frozenset[str]]:
+    """The nodes that the pods could use, by the value of a label; all together without a label."""
+    usable = frozenset[str]().union(*{pod.nodes for pod in pods})
     if not topology:
         return [usable]
     by_value: dict[str, set[str]] = collections.defaultdict(set)
@@ -76,8 +113,22 @@ def _domains(pods: Sequence[WaitingPod], nodes: Mapping[str, Node]) -> Sequence[
     return [frozenset(by_value[value]) for value in sorted(by_value)]
 
 
-def _usable(pods: Iterable[WaitingPod]) -> frozenset[str]:
-    return frozenset[str]().union(*{pod.nodes for pod in pods})
+def _try(attempt: _Attempt, places: Places) -> tuple[float, float, int, int] | None:
+    """What an attempt would cost; None if it fails."""
+    placed = _place_all(attempt, places)
+    if placed is None:
+        return None
+    cost = cost_of([victim for one in placed for victim in one.victims])
+    undo(placed, places)
+    return cost
+
+
+def _victims_at(attempt: _Attempt, places: Places) -> list[Victim]:
+    """Who would go, the most costly first."""
+    placed = _place_all(attempt, places) or []
+    undo(placed, places)
+    victims = [victim for one in placed for victim in one.victims]
+    return sorted(victims, key=standing, reverse=True)
 
 
 def undo(placed: Sequence[Placement], places: Places) -> None:
@@ -86,47 +137,46 @@ def undo(placed: Sequence[Placement], places: Places) -> None:
         places.undo(one)
 
 
-def _place_all(pods: Sequence[WaitingPod], domain: frozenset[str], places: Places) -> list[Placement] | None:
+def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
     """Place as many pods as their gang needs, and those beyond that fit; undone and None if they do not."""
-    places.tries[pods[0].ref.namespace].left -= len(pods)
+    places.spare(attempt.spared)
+    places.tries[attempt.pods[0].ref.namespace].left -= len(attempt.pods)
     placed: list[Placement] = []
-    gang = pods[0].gang
-    spare = len(pods) - (gang.needs if gang else 1)
-    for pod in pods:
-        within = pod if pod.nodes <= domain else dataclasses.replace(pod, nodes=pod.nodes & domain)
-        found = best_place(within, places)
-        if found is not None:
-            places.do(found)
-            placed.append(found)
-        elif spare == 0:
-            break
+    gang = attempt.pods[0].gang
+    spare = len(attempt.pods) - (gang.needs if gang else 1)
+    reserved = _reserve(attempt, places)
+    if reserved is not None:
+        placed.append(reserved)
+        places.do(reserved)
+        for pod in attempt.pods:
+            found = best_place(pod, places)
+            if found is not None:
+                places.do(found)
+                placed.append(found)
+            elif spare == 0:
+                break
+            else:
+                spare -= 1
         else:
-            spare -= 1
-    else:
-        others = _others_of_queue(pods, placed, places)
-        if others is not None:
-            for one in others:
-                places.do(one)
-            return placed + others
+            return placed
     undo(placed, places)
     return None
 
 
-def _others_of_queue(
-    pods: Sequence[WaitingPod], placed: Sequence[Placement], places: Places
-) -> list[Placement] | None:
-    """Those that have to go, too, so that the queue gets back what it lacks; None if they are not enough."""
-    pod = min(pods, key=lambda one: one.priority)
-    missing = collections.Counter(pod.gang.lacks if pod.gang else {})
-    missing -= places.returned(victim for one in placed for victim in one.victims)
+def _reserve(attempt: _Attempt, places: Places) -> Placement | None:
+    """The victims whose quota is missing, first those on nodes that the pods could use; None if it is not enough."""
+    pod, missing = min(attempt.pods, key=lambda one: one.priority), dict(attempt.takes)
+    usable = frozenset[str]().union(*{one.nodes for one in attempt.pods})
     victims: list[Victim] = []
-    members = places.members(pod, _usable(pods)) if missing else ()
-    helping = (one for one in members if missing.keys() & places.returned([one]).keys())
+
+    found = itertools.takewhile(
+        lambda _: places.lacking(missing), places.in_quotas(pod, attempt.takes, usable)
+    )
+    helping = (one for one in found if any(key in places.freed(one) for key in places.lacking(missing)))
     for victim in places.allowed(helping):
         victims.append(victim)
-        missing -= places.returned([victim])
-        if not missing:
-            break
-    if missing:
+        for key in missing:
+            missing[key] -= places.freed(victim).get(key, 0.0)
+    if places.lacking(missing):
         return None
-    return [Placement(pod, "", tuple(victims))] if victims else []
+    return Placement(pod, "", tuple(victims), takes=attempt.takes)

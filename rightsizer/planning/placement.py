@@ -1,12 +1,14 @@
 """Where pending pods could run, and which victims would have to go for them there. Pure.
 
-Free GPUs, CPU, memory, pod slots and DRA devices count, now and after the victims that are chosen already.
+Free GPUs, CPU, memory, pod slots, DRA devices and quota count, now and after the victims that are chosen already.
 Victims that share a PodDisruptionBudget are no more than it allows.
 """
 
 import collections
 import dataclasses
 import datetime
+import heapq
+import itertools
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.inventory.device_allocation import Tries, allocate
@@ -17,6 +19,7 @@ from rightsizer.model import (
     DeviceId,
     Fleet,
     Holding,
+    QuotaKey,
     WaitingClaim,
     WaitingPod,
     backed_on,
@@ -46,22 +49,24 @@ class Placement:
     """A pod on a node, in the place of these victims.
 
     Attributes:
-        node: Empty for victims that only give quota back to the queue of a gang.
+        node: Empty for the quota of a gang.
         devices: What it would get of DRA devices.
+        takes: The quota, in place of what the pod asks for.
     """
 
     pod: WaitingPod
     node: str
     victims: tuple[Victim, ...]
     devices: tuple[Holding, ...] = ()
+    takes: Mapping[QuotaKey, float] = dataclasses.field(default_factory=dict)
 
 
 class Places:
-    """What is free on the nodes, now or after the chosen changes.
+    """What is free on the nodes and in queues, now or after the chosen changes.
 
     Attributes:
         candidates: Those that could go.
-        free: Amounts, by node and resource.
+        free: Amounts, by node and resource or by pool and what it is a quota of.
         held: What is held of DRA devices that are not free.
         gone: The UIDs of pods that end.
         leaving: The UIDs of pods that terminate now.
@@ -80,12 +85,14 @@ class Places:
         self.free.update(
             {(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()}
         )
+        self.free.update(fleet.queues.free)
         for pod in fleet.waiting:
             ports = [name for name in pod.needs if name.startswith(PORT)]
             self.free.update({(node, port): 1 for node in pod.nodes for port in ports})
         self.nodes, self.nominated = fleet.nodes, fleet.nominated
         self._fleet = fleet
         self.devices = fleet.devices
+        self._quotas = fleet.queues.held
         self.candidates = candidates
         self.held = {name: set(holdings) for name, holdings in fleet.devices.held.items()}
         self.victims: dict[Victim, WaitingPod] = {}
@@ -102,12 +109,13 @@ class Places:
         self._freed: dict[Victim, dict[tuple[str, str], float]] = {}
         self._going: collections.Counter[Hashable] = collections.Counter()
         self._most: dict[Hashable, int] = {}
-        self._queues: dict[Victim, str] = {}
+        self._position = {one: number for number, one in enumerate(candidates)}
+        self._returning: dict[QuotaKey, dict[Victim, None]] = collections.defaultdict(dict)
         self._shapes: dict[Hashable, int] = {}
         for one in candidates:
             workload = one.decision.workload
-            if queue := _queue_of(one, fleet.queues):
-                self._queues[one] = queue
+            for key in self._quota_of(one):
+                self._returning[key][one] = None
             self._on[one] = {pod.node for pod in one.pods or workload.pods if pod.holds}
             for node in self._on[one]:
                 self._at.setdefault(node, []).append(one)
@@ -182,7 +190,6 @@ class Places:
         asked = (frozenset(pod.resources.items()), frozenset(pod.needs.items()))
         shape = (
             pod.priority,
-            pod.gang.queue if pod.gang else "",
             *asked,
             pod.claims,
             frozenset(pod.backed.items()),
@@ -225,14 +232,12 @@ class Places:
         return all(self._going[key] + number <= self._most[key] for key, number in more.items())
 
     def allowed(self, victims: Iterable[Victim]) -> Iterator[Victim]:
-        """Those that may go together, the first ones first; replicas in the order of their controller."""
-        more, before = collections.Counter(self._going), {*self.victims}
+        """Those that may go together, the first ones first, where none goes along with another."""
+        more = collections.Counter(self._going)
         for one in victims:
             counted = _counted(one)
-            is_next = one.after is None or one.after in before
-            if is_next and all(more[key] + number <= self._most[key] for key, number in counted.items()):
+            if all(more[key] + number <= self._most[key] for key, number in counted.items()):
                 more.update(counted)
-                before.add(one)
                 yield one
 
     def claims(self, pod: WaitingPod, node: str) -> tuple[WaitingClaim, ...]:
@@ -249,18 +254,46 @@ class Places:
         }
         return {**pod.needs, **named}
 
-    def members(self, pod: WaitingPod, nodes: Collection[str]) -> Iterator[Victim]:
-        """Candidates of a lower priority that hold quota of a pod's queue and GPUs of some node, in order."""
-        self.charge(pod, len(self.candidates))
-        for one in self.candidates if pod.gang and pod.gang.queue else ():
-            if not self._on[one].isdisjoint(nodes) and self._may_go(one, pod):
+    def may_return(self, pod: WaitingPod, wanted: Mapping[QuotaKey, float]) -> bool:
+        """Whether there would be enough quota if all candidates of a lower priority went."""
+        left = dict(wanted)
+        for key in wanted:
+            returning = self._returning.get(key, ())
+            self.charge(pod, len(returning))
+            left[key] -= sum(
+                self.freed(one)[key]
+                for one in returning
+                if one.priority < pod.priority and one not in self.victims and one not in self._dropped
+            )
+        return not self.lacking(left)
+
+    def lacking(self, wanted: Mapping[QuotaKey, float]) -> list[QuotaKey]:
+        """The quotas of which less is free than wanted."""
+        return [key for key, amount in wanted.items() if amount > self.free.get(key, 0.0) + 1e-9]
+
+    def in_quotas(
+        self, pod: WaitingPod, wanted: Collection[QuotaKey], usable: Collection[str]
+    ) -> Iterator[Victim]:
+        """Candidates of a lower priority that return some of a quota, in order; first those on usable nodes."""
+        returning = [self._returning.get(key, {}) for key in wanted]
+        near = {
+            one
+            for node in (usable if wanted else ())
+            for one in self._at.get(node, ())
+            if any(one in each for each in returning)
+        }
+        ordered = itertools.groupby(heapq.merge(*returning, key=self._position.__getitem__))
+        far = (one for one, _ in ordered if one not in near)
+        self.charge(pod, len(usable) + len(near))
+        for number, one in enumerate(itertools.chain(sorted(near, key=self._position.__getitem__), far)):
+            if number % _CANDIDATES_PER_TRY == 0:
+                self.charge(pod)
+            if self._may_go(one, pod):
                 yield one
 
     def _may_go(self, victim: Victim, pod: WaitingPod) -> bool:
-        queue = pod.gang.queue if pod.gang else ""
         return (
             victim.priority < pod.priority
-            and (not queue or self._queues.get(victim) == queue)
             and victim not in self.victims
             and victim not in self._dropped
             and (not self._spared or self._spared.isdisjoint(self.together([victim])))
@@ -269,16 +302,18 @@ class Places:
     def freed(self, victim: Victim) -> Mapping[tuple[str, str], float]:
         """What a victim frees, by node and resource."""
         if victim not in self._freed:
-            self._freed[victim] = _held(victim)
+            self._freed[victim] = {**_held(victim), **self._quota_of(victim)}
         return self._freed[victim]
 
-    def returned(self, victims: Iterable[Victim]) -> collections.Counter[str]:
-        """What victims give back to the quota of their queue, by resource name."""
-        found: collections.Counter[str] = collections.Counter()
-        for one in victims:
-            for (_, resource), amount in self.freed(one).items():
-                found[resource] += int(amount)
-        return found
+    def _quota_of(self, victim: Victim) -> dict[QuotaKey, float]:
+        """What its queue gets back; how much fewer pods return is not known before, so then it is nothing."""
+        found: dict[QuotaKey, float] = collections.defaultdict(float)
+        if self._quotas and victim.pods:
+            ref = victim.decision.workload.ref
+            for uid in {ref.uid, *(pod.ref.uid for pod in victim.pods)}:
+                for key, amount in self._quotas.get(f"{ref.namespace}/{uid}", {}).items():
+                    found[key] += amount
+        return dict(found)
 
     def do(self, one: Placement) -> None:
         """Take the place."""
@@ -310,8 +345,10 @@ class Places:
         for victim in one.victims:
             for limit, number in _counted(victim).items():
                 self._going[limit] += sign * number
-        for name, count in self.asked(one.pod, one.node).items() if one.node else ():
-            self.free[one.node, name] -= sign * count
+        # A gang's quota is taken as a whole, on no node.
+        asked = self.asked(one.pod, one.node).items() if one.node else ()
+        for key, amount in (*one.takes.items(), *(((one.node, name), count) for name, count in asked)):
+            self.free[key] -= sign * amount
 
     def released(self, victims: Sequence[Victim], *, is_now: bool = False) -> set[Holding]:
         """What becomes free of DRA devices with the victims: what claims hold that no other pod uses.
@@ -338,13 +375,6 @@ class Places:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
                 if allocation is not None:
                     yield allocation
-
-
-def _queue_of(victim: Victim, queues: Mapping[str, str]) -> str:
-    """Whose quota of a queue a victim gives back; what fewer pods return is not known before, so then it is none."""
-    ref = victim.decision.workload.ref
-    uids = (ref.uid, *(pod.ref.uid for pod in victim.pods)) if victim.pods else ()
-    return next((queue for uid in uids if (queue := queues.get(f"{ref.namespace}/{uid}"))), "")
 
 
 def _uids(victims: Iterable[Victim]) -> set[str]:
@@ -459,10 +489,6 @@ def shortage(pod: WaitingPod, places: Places) -> str:
         return "no idle workload of a lower priority holds what it asks for"
     if least := min(found, key=len):
         return f"without all idle workloads of a lower priority it would still lack {', '.join(least)}"
-    if pod.gang and pod.gang.queue:
-        return (
-            f"no idle workloads of a lower priority that may go together give back enough of {pod.gang.queue}"
-        )
     return "those that would have to go for it may not go together"
 
 

@@ -18,7 +18,7 @@ import yaml
 from simulator.prometheus import Prometheus
 from tests.rightsizer.commands import Run
 from tests.rightsizer.relay import Relay
-from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, created, gpus_of
+from tests.rightsizer.world import BUDGETS, DEFAULT_POLICY, World, gpus_of
 
 FOLDER = pathlib.Path(__file__).parent / "scenarios"
 QUICK = {
@@ -82,9 +82,12 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
     for name, node in given.get("nodes", {}).items():
         annotations = node.get("annotations")
         world.node(name, resources=node.get("resources"), annotations=annotations, **node.get("labels", {}))
-    objects = given.get("objects", [])
-    for obj in (obj for obj in objects if "ownerReferences" not in obj["metadata"]):
-        _make(world, obj, namespace)
+    for obj in given.get("objects", []):
+        if of := obj["metadata"].setdefault("namespace", namespace):  # empty: of the cluster
+            world.namespace(of)
+        made = world.api.create(obj)
+        if "status" in obj:
+            world.api.update({**made, "status": obj["status"]}, subresource="status")
     world.labels = given.get("series", {})
     for name, looks in given.get("gone", {}).items():
         world.record({"metadata": {"namespace": namespace, "name": name}}, looks, 1)
@@ -94,20 +97,6 @@ def give(world: World, given: dict[str, Any], namespace: str) -> None:
         world.record(free, board["usage"], 1, names)
     for name, workload in given["workloads"].items():
         world.add(workload["kind"], workload.get("namespace", namespace), name, workload)
-    for obj in objects:
-        for owner in obj["metadata"].get("ownerReferences", []):
-            found = created(world.api, owner["kind"], namespace, owner["name"])
-            owner |= {"uid": found["metadata"]["uid"], "controller": True}
-            _make(world, obj, namespace)
-
-
-def _make(world: World, obj: dict[str, Any], namespace: str) -> None:
-    """Make an object with its status."""
-    if of := obj["metadata"].setdefault("namespace", namespace):  # empty: of the cluster
-        world.namespace(of)
-    made = world.api.create(obj)
-    if "status" in obj:
-        world.api.update({**made, "status": obj["status"]}, subresource="status")
 
 
 def age(world: World, kind: str, namespace: str, name: str, hours: float) -> None:

@@ -52,8 +52,19 @@ def _cluster(
     return obj(kind, name, api_version=version, metadata=metadata, spec=spec, status=status or {})
 
 
-def _queue(name: str = "gpus", *, status: Object | None = None, **spec: Any) -> Object:
-    return _cluster(name, "ClusterQueue", spec=spec, status=status)
+def _queue(name: str = "gpus", *, nominal: int = 8, used: int = 0, **changes: Any) -> Object:
+    quota = {"name": GPU, "nominalQuota": nominal, **changes.pop("quota", {})}
+    group = {
+        "coveredResources": changes.pop("covered", [GPU]),
+        "flavors": [{"name": each, "resources": [quota]} for each in changes.pop("flavors", ["h100"])],
+    }
+    usage = [{"name": "h100", "resources": [{"name": GPU, "total": used}]}]
+    status = {"flavorsReservation": usage, **changes.pop("status", {})}
+    return _cluster(name, "ClusterQueue", spec={"resourceGroups": [group], **changes}, status=status)
+
+
+def _flavor(name: str = "h100", **spec: Any) -> Object:
+    return _cluster(name, "ResourceFlavor", spec={"nodeLabels": {"card": name}, **spec})
 
 
 LOCAL = obj("LocalQueue", "lq", api_version=KUEUE, spec={"clusterQueue": "gpus"})
@@ -65,7 +76,7 @@ CLASS: Object = {
 }
 NODE = node(labels={"card": "h100"})
 ADMITTED = pod("earlier", spec={"priorityClassName": "high", "priority": 5000}, status={"phase": "Succeeded"})
-ALWAYS = (NODE, pod("p"), CLASS, LOCAL)
+ALWAYS = (NODE, pod("p"), CLASS, LOCAL, _flavor())
 SETTING = (*ALWAYS, ADMITTED, _queue())
 
 
@@ -91,8 +102,9 @@ def _gang(fleet: Fleet) -> Gang | None:
 
 
 def test_kueue_workload_without_quota_waits_as_its_pods_do() -> None:
-    """As many as its podSets say, with the priority of their class, as one, for quota of its queue."""
-    fleet = fleet_of(*SETTING, _workload(priority=9_999_999))
+    """As many as its podSets say, with the priority of their class, on nodes of a flavor of its queue, as one."""
+    others = (_queue(flavors=["a100", "h100"]), _flavor("a100"), node("n2", labels={"card": "a100"}))
+    fleet = fleet_of(*ALWAYS, ADMITTED, *others, _workload(priority=9_999_999))
     (waiting,) = _found(fleet).values()
     assert [(one.resources, one.priority, one.priority_class) for one in waiting] == [
         ({GPU: 2}, 5000, "high")
@@ -100,32 +112,11 @@ def test_kueue_workload_without_quota_waits_as_its_pods_do() -> None:
     gang = _gang(fleet)
     assert gang is not None
     assert (gang.ref.kind, gang.ref.name, gang.needs) == ("Workload", "train", 3)
-    assert (gang.queue, gang.lacks) == ("ClusterQueue gpus", {GPU: 6})
+    assert [set(one.nodes or ()) for one in gang.options] == [{"n2"}, {"n1"}]
+    assert [one.amounts for one in gang.options] == [
+        {("ClusterQueue gpus", f"{flavor}/{GPU}"): 6} for flavor in ("a100", "h100")
+    ]
     assert fleet.unserved == ()
-
-
-@pytest.mark.parametrize(
-    ("told", "lacks"),
-    [
-        pytest.param(
-            "couldn't assign flavors to pod set main: {0} h100, 2 more needed", 2, id="some-is-unused"
-        ),
-        pytest.param("main: {0} h100, 2 more needed, {0} a100, 4 more needed", 4, id="the-worst-flavor"),
-        pytest.param(
-            "main: {0} h100, 2 more needed; next: {0} h100, 6 more needed", 6, id="several-pod-sets"
-        ),
-        pytest.param(
-            "main: insufficient unused quota for cpu in flavor h100, 4 more needed", 6, id="not-of-gpus"
-        ),
-        pytest.param("the workload has not been looked at", 6, id="says-nothing"),
-    ],
-)
-def test_kueue_workload_lacks_as_much_quota_as_kueue_says(told: str, lacks: int) -> None:
-    """All that it asks for, where Kueue does not say: whoever goes for it gives back enough."""
-    message = told.format(f"insufficient unused quota for {GPU} in flavor")
-    gang = _gang(fleet_of(*SETTING, _workload(conditions=[{**PENDING, "message": message}])))
-    assert gang is not None
-    assert gang.lacks == {GPU: lacks}
 
 
 @pytest.mark.parametrize(
@@ -174,20 +165,16 @@ def test_kueue_workload_that_waits_for_no_gpus_is_no_demand(changes: Mapping[str
             "is not active: FlavorNotFound",
             id="inactive",
         ),
+        pytest.param([_queue(covered=["cpu"]), _workload()], "has no flavor for its GPUs", id="not-covered"),
         pytest.param(
-            [
-                _queue(),
-                _workload(
-                    conditions=[
-                        {
-                            **PENDING,
-                            "message": "insufficient quota for gpu in flavor h100, request > maximum capacity (6 > 4)",
-                        }
-                    ]
-                ),
-            ],
-            "exceeds all quota",
-            id="beyond-all-quota",
+            [_queue(cohortName="all"), _queue("b", cohortName="all", quota={"lendingLimit": 1}), _workload()],
+            "lending limits",
+            id="lending-limit",
+        ),
+        pytest.param(
+            [_queue(cohortName="all"), _cluster("all", "Cohort", spec={"parentName": "root"}), _workload()],
+            "is nested",
+            id="nested-cohort",
         ),
         pytest.param(
             [
@@ -234,24 +221,30 @@ def test_kueue_workload_that_freed_gpus_do_not_start_is_named_with_the_reason(
 
 
 _CLAIMS = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
+_TOLD = {"resourceRequests": [{"name": "main", "resources": {"whole-gpus": "6", "cpu": "3"}}]}
 
 
-def _claiming(*, device: str = "gpu.nvidia.com", **exactly: Any) -> list[Object]:
-    """A Workload of three pods with two devices each, on a cluster of DRA alone."""
+def _claiming(*, device: str = "gpu.nvidia.com", told: Object | None = _TOLD, **exactly: Any) -> list[Object]:
+    """A Workload of three pods with two devices each, on a cluster of DRA alone; `told` is what Kueue says of it."""
     request = {"name": "r", "exactly": {"deviceClassName": device, "count": 2, **exactly}}
     made = obj("ResourceClaimTemplate", "two", api_version="resource.k8s.io/v1")
     made["spec"] = {"spec": {"devices": {"requests": [request]}}}
+    whole = {"name": "whole-gpus", "nominalQuota": 8}
+    flavor = {"name": "h100", "resources": [whole, {"name": "cpu", "nominalQuota": 100}]}
+    group = {"coveredResources": ["cpu", "whole-gpus"], "flavors": [flavor]}
+    queue = _cluster("gpus", "ClusterQueue", spec={"resourceGroups": [group]})
     template = _template(gpus=0, resourceClaims=_CLAIMS)
     bare = node(labels={"card": "h100"}, allocatable={GPU: "0"})
     slices = resource_slice("a", *(dra_gpu(number) for number in range(6)))
-    waiting = _workload(template=template)
+    waiting = _workload(template=template, status=told or {})
     return [
         bare,
         pod("p", limits={}),
         CLASS,
         LOCAL,
+        _flavor(),
         ADMITTED,
-        _queue(),
+        queue,
         slices,
         device_class(),
         made,
@@ -260,7 +253,7 @@ def _claiming(*, device: str = "gpu.nvidia.com", **exactly: Any) -> list[Object]
 
 
 def test_kueue_workload_of_claims_waits_for_the_devices_of_its_templates() -> None:
-    """On a cluster of DRA alone: each pod would make a claim of its own."""
+    """On a cluster of DRA alone: each pod would make a claim of its own, and Kueue tells what quota they take."""
     fleet = fleet_of(*_claiming())
     assert fleet.unserved == ()
     assert [(dict(one.resources), one.priority, set(one.nodes)) for one in fleet.waiting] == [
@@ -270,16 +263,19 @@ def test_kueue_workload_of_claims_waits_for_the_devices_of_its_templates() -> No
     assert (choice.count, len(choice.eligible)) == (2, 6)
     gang = _gang(fleet)
     assert gang is not None
-    assert gang.lacks == {"deviceclass:gpu.nvidia.com": 6}
+    assert [one.amounts for one in gang.options] == [
+        {("ClusterQueue gpus", "h100/whole-gpus"): 6, ("ClusterQueue gpus", "h100/cpu"): 3000}
+    ]
 
 
 @pytest.mark.parametrize(
     ("items", "why"),
     [
+        (_claiming(told=None), "Kueue has not told what quota its ResourceClaims take"),
         (_claiming(selectors=[{"cel": {"expression": "nonsense("}}]), "ResourceClaimTemplate two: selector"),
         (_claiming(allocationMode="All", count=1)[:-2] + _claiming()[-1:], "it does not exist"),
     ],
-    ids=["selector", "no-template"],
+    ids=["quota-unknown", "selector", "no-template"],
 )
 def test_kueue_workload_of_claims_that_are_unknown_is_named_with_the_reason(
     items: list[Object], why: str
@@ -296,7 +292,7 @@ def test_kueue_workload_of_claims_for_other_devices_is_no_demand() -> None:
     nic = device_class("nic", 'device.driver == "nic.example.com"')
     assert fleet_of(*_claiming(device="nic"), nic).unserved == ()
     template = _template(gpus=1, resourceClaims=_CLAIMS)
-    both = [*_claiming(device="nic")[:-1], nic, _workload(template=template)]
+    both = [*_claiming(device="nic")[:-1], nic, _workload(template=template, status=_TOLD)]
     (one,) = fleet_of(*both).unserved
     assert one.why == "ResourceClaimTemplate two: it requests other devices than GPUs"
 
@@ -423,18 +419,31 @@ def test_claims_beyond_the_namespaces_quota_are_not_served() -> None:
         assert any("leaves 5 of deviceclass:gpu.nvidia.com" in one.why for one in fleet.unserved) != is_served
 
 
-def test_quota_of_a_cohort_is_held_by_the_owners_of_its_workloads() -> None:
-    """In their own namespaces: owner references reach no further."""
+def test_quota_of_queues_is_counted_by_cohort_and_returned_by_owner() -> None:
+    """What a Workload holds counts for its owner in its own namespace: owner references reach no further."""
     job = obj("Job", "idle")
-    status = {"admission": {"clusterQueue": "b"}}
-    holder = obj("Workload", "idle", job, api_version=KUEUE, spec={"queueName": "lq"}, status=status)
+    admission = {
+        "clusterQueue": "b",
+        "podSetAssignments": [{"name": "main", "flavors": {GPU: "h100"}, "resourceUsage": {GPU: "4"}}],
+    }
+    holder = obj(
+        "Workload", "idle", job, api_version=KUEUE, spec={"queueName": "lq"}, status={"admission": admission}
+    )
     forged = {**holder, "metadata": {**holder["metadata"], "namespace": "other", "name": "forged"}}
-    queues = (_queue(cohortName="all"), _queue("b", cohortName="all"))
+    queues = (
+        _queue(nominal=2, cohortName="all", quota={"borrowingLimit": 4}),
+        _queue("b", nominal=6, used=4, cohortName="all"),
+    )
     fleet = fleet_of(*ALWAYS, ADMITTED, *queues, job, holder, forged, _workload())
-    assert fleet.queues == {f"{TEAM}/uid-Job-idle": "Cohort all", "other/uid-Job-idle": "Cohort all"}
+    key = f"h100/{GPU}"
+    assert fleet.queues.free == {("Cohort all", key): 4, ("ClusterQueue gpus", key): 6}
+    assert fleet.queues.held == {
+        f"{TEAM}/uid-Job-idle": {("Cohort all", key): 4},
+        "other/uid-Job-idle": {("Cohort all", key): 4},
+    }
     gang = _gang(fleet)
     assert gang is not None
-    assert gang.queue == "Cohort all"
+    assert gang.options[0].amounts == {("Cohort all", key): 6, ("ClusterQueue gpus", key): 6}
 
 
 def test_required_topology_of_a_workload_is_kept() -> None:
@@ -884,7 +893,7 @@ def test_gang_that_free_gpus_do_not_start_is_named_with_the_reason(items: list[O
 def test_podgroup_that_volcano_holds_back_waits_by_its_owners_templates(
     version: str, kind: str, spec: Any
 ) -> None:
-    """Volcano creates pods only once the group is in the queue; until then only others of its Queue go for it."""
+    """Volcano creates pods only once the group is in the queue; its Queue may limit it."""
     parts = [{"replicas": 1, "template": _template(gpus=1)}, {"replicas": 2, "template": _template(gpus=4)}]
     owner = obj(kind, "train", api_version=version, spec=spec(parts))
     group = obj(
@@ -898,9 +907,16 @@ def test_podgroup_that_volcano_holds_back_waits_by_its_owners_templates(
     assert _found(fleet_of(NODE, pod("p"), CLASS, ADMITTED, newer, group)) == {}
     elsewhere = {**owner, "metadata": {**owner["metadata"], "namespace": "other"}}
     assert _found(fleet_of(NODE, pod("p"), CLASS, ADMITTED, elsewhere, group)) == {}
-    gang = _gang(fleet)
-    assert gang is not None
-    assert (gang.queue, gang.lacks) == ("Queue default", {GPU: 9})
+    queue = _cluster(
+        "default",
+        "Queue",
+        version=VOLCANO,
+        spec={"capability": {GPU: 10, "cpu": 5}},
+        status={"allocated": {GPU: 4}, "state": "Open"},
+    )
+    limited = _gang(fleet_of(NODE, pod("p"), CLASS, ADMITTED, owner, group, queue))
+    assert limited is not None
+    assert [one.amounts for one in limited.options] == [{("Queue default", GPU): 9}]
 
 
 @pytest.mark.parametrize(
@@ -949,11 +965,15 @@ def test_suspended_jobs_beyond_the_limit_take_no_memory() -> None:
     assert most < 8_000_000
 
 
-def test_pods_in_a_queue_of_volcano_hold_its_quota() -> None:
+def test_pods_in_a_limited_queue_of_volcano_give_its_quota_back() -> None:
     """Those that hold GPUs, by their PodGroup."""
+    queue = _cluster(
+        "q", "Queue", version=VOLCANO, spec={"capability": {GPU: 1}}, status={"allocated": {GPU: 1}}
+    )
     group = _group(VOLCANO, minMember=1, queue="q", status={"phase": "Running"})
-    fleet = fleet_of(NODE, pod("p", **IN_VOLCANO), group)
-    assert fleet.queues == {f"{TEAM}/uid-Pod-p": "Queue q"}
+    fleet = fleet_of(NODE, pod("p", **IN_VOLCANO), group, queue)
+    assert fleet.queues.free == {("Queue q", GPU): 0}
+    assert fleet.queues.held == {f"{TEAM}/uid-Pod-p": {("Queue q", GPU): 1}}
 
 
 MANY = [node(f"n{number}") for number in range(1_000)]

@@ -35,6 +35,8 @@ from rightsizer.model import (
     ObjectRef,
     Pod,
     Proposal,
+    QueueOption,
+    QueueQuotas,
     Stranded,
     Verdict,
     WaitingClaim,
@@ -552,9 +554,9 @@ def test_gang_starts_with_as_many_pods_as_it_needs() -> None:
     assert _after(idle, *_gang(pods[0], waits=2)) == {"one": None, "two": None}
 
 
-def _queued(*pods: WaitingPod, topology: str = "", lacks: int = 0) -> list[WaitingPod]:
+def _queued(*pods: WaitingPod, topology: str = "", options: tuple[QueueOption, ...] = ()) -> list[WaitingPod]:
     ref = ObjectRef("kueue.x-k8s.io/v1beta2", "Workload", "research", "train", "uid-train")
-    gang = Gang(ref, len(pods), topology, QUEUE if lacks else "", {GPU: lacks} if lacks else {})
+    gang = Gang(ref, len(pods), topology, options)
     return [dataclasses.replace(one, ref=ref, gang=gang) for one in pods]
 
 
@@ -564,7 +566,7 @@ def _by_name(
     *,
     nodes: Mapping[str, Node] | None = None,
     free: Mapping[tuple[str, str], int] | None = None,
-    queues: Mapping[str, str] | None = None,
+    quotas: QueueQuotas | None = None,
 ) -> set[str]:
     """Names of the workloads that go."""
     fleet = Fleet(
@@ -573,7 +575,7 @@ def _by_name(
         {},
         waiting=tuple(waiting),
         free=free or {},
-        queues=queues or {},
+        queues=quotas or QueueQuotas(),
     )
     found = _limit(decisions, PolicyEvaluator(RULES, fleet, at=AT))
     return {one.workload.ref.name for one in found if not one.blockers}
@@ -591,102 +593,127 @@ def test_gang_with_a_topology_is_served_within_one_value_of_its_label() -> None:
     assert _by_name(both, _queued(*pods, topology="rack"), nodes=nodes) == {"on-b", "on-c"}
 
 
-def test_gang_with_too_many_ways_to_place_it_holds_up_its_own_namespace_only() -> None:
+@pytest.mark.parametrize(
+    ("flavors", "served", "unserved"),
+    [
+        pytest.param(1, {"idle", "on-b"}, [], id="all-are-tried"),
+        pytest.param(
+            1000,
+            {"on-b"},
+            ["what waits in namespace research has too many ways to be placed"],
+            id="too-many",
+        ),
+    ],
+)
+def test_gang_with_too_many_ways_to_place_it_holds_up_its_own_namespace_only(
+    flavors: int, served: set[str], unserved: list[str]
+) -> None:
     """Nothing is freed for it, the plan says why, and what others wait for later is served."""
     racks = {f"n-{number}": Node(f"n-{number}", labels={"rack": f"{number}"}) for number in range(1001)}
     idle = [_decision(_holder("idle", "n-0")), _decision(_holder("on-b", "b"))]
-    gang = _queued(
-        *(_waiting(f"m-{number}", 1, nodes=tuple(racks)) for number in range(500)), topology="rack"
-    )
+    pods = [_waiting("m", 1, nodes=tuple(racks))]
+    gang = _queued(*pods, topology="rack", options=(QueueOption(None, {}),) * flavors)
     other = dataclasses.replace(
         _waiting("w", 1, nodes=("b",)), ref=ObjectRef("v1", "Pod", "theirs", "w", "uid-w")
     )
     fleet = Fleet(tuple(one.workload for one in idle), racks, {}, waiting=(*gang, other))
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
     limited = limit_to_pending_demand(idle, evaluator, BudgetAccount(evaluator))
-    assert {one.workload.ref.name for one in limited.decisions if not one.blockers} == {"on-b"}
-    why = "what waits in namespace research has too many ways to be placed"
+    assert {one.workload.ref.name for one in limited.decisions if not one.blockers} == served
     assert [*unserved_demand(evaluator, limited.cut_short)] == [
-        f"research/Workload/train: no GPUs are freed for it: {why}"
+        f"research/Workload/train: no GPUs are freed for it: {why}" for why in unserved
     ]
 
 
-QUEUE = "Cohort all"
+POOL = ("Cohort all", "h100/nvidia.com/gpu")
 
 
-def _holding(*names: str, queue: str = QUEUE) -> dict[str, str]:
-    return {f"research/uid-{name}": queue for name in names}
+def _holding(*names: str, amount: float = 1.0) -> dict[str, dict[tuple[str, str], float]]:
+    return {f"research/uid-{name}": {POOL: amount} for name in names}
 
 
 @pytest.mark.parametrize(
-    ("lacks", "holders", "free", "going"),
+    ("unused", "holders", "free", "going"),
     [
-        pytest.param(1, (), {}, set[str](), id="nobody-returns-quota"),
-        pytest.param(1, ("y",), {}, {"y"}, id="one-victim-for-both"),
-        pytest.param(1, ("y",), {("a", GPU): 1}, {"y"}, id="quota-only"),
-        pytest.param(1, ("far",), {("a", GPU): 1}, {"far"}, id="quota-from-elsewhere"),
-        pytest.param(1, ("far",), {}, set[str](), id="no-room-for-the-pod"),
-        pytest.param(1, ("out",), {("a", GPU): 1}, set[str](), id="on-no-node-that-it-can-use"),
-        pytest.param(2, ("x", "y", "far"), {}, {"far", "x"}, id="others-are-over-their-quota"),
-        pytest.param(9, ("x", "y", "far"), {}, set[str](), id="too-far-over"),
+        pytest.param(1, (), {}, {"x"}, id="quota-is-there-gpus-are-not"),
+        pytest.param(0, (), {}, set[str](), id="nobody-returns-quota"),
+        pytest.param(0, ("y",), {}, {"y"}, id="one-victim-for-both"),
+        pytest.param(0, ("y",), {("a", GPU): 1}, {"y"}, id="quota-only"),
+        pytest.param(0, ("far",), {}, {"x", "far"}, id="quota-from-elsewhere"),
+        pytest.param(1, ("y",), {("a", GPU): 1}, set[str](), id="nothing-is-missing"),
+        pytest.param(-1, ("x", "y"), {}, {"x", "y"}, id="others-are-over-their-quota"),
+        pytest.param(-9, ("x", "y"), {}, set[str](), id="too-far-over"),
     ],
 )
 def test_queued_gang_is_served_only_if_its_quota_is_there_too(
-    lacks: int, holders: tuple[str, ...], free: Mapping[tuple[str, str], int], going: set[str]
+    unused: float, holders: tuple[str, ...], free: Mapping[tuple[str, str], int], going: set[str]
 ) -> None:
-    """Only who holds quota of the same cohort goes, until that gives back what Kueue says is missing. Never more."""
-    places = (("x", "a"), ("y", "a"), ("far", "b"), ("out", "c"))
-    idle = [_decision(_holder(name, node)) for name, node in places]
-    both = (_waiting("w", 1, nodes=("a",)), _waiting("small", 0, nodes=("b",)))
-    waiting = _queued(*both, lacks=lacks)
-    assert _by_name(idle, waiting, free=free, queues=_holding(*holders)) == going
+    """What is stopped must give back what lacks: GPUs, quota of the same cohort, or both. Never more than that."""
+    idle = [_decision(_holder(name, node)) for name, node in (("x", "a"), ("y", "a"), ("far", "b"))]
+    option = QueueOption(frozenset({"a"}), {POOL: 1.0})
+    waiting = _queued(_waiting("w", 1, nodes=("a", "b")), options=(option,))
+    quotas = QueueQuotas({POOL: unused}, _holding(*holders))
+    assert _by_name(idle, waiting, free=free, quotas=quotas) == going
 
 
 def test_queued_gang_spares_the_quota_victim_that_its_place_makes_superfluous() -> None:
     """The first returns enough quota but too few GPUs; the next alone returns enough of both."""
     idle = [_decision(_holder("first", "a")), _losing("next", hours=1.0, gpus=2)]
-    waiting = _queued(_waiting("w", 2, nodes=("a",)), lacks=1)
-    assert _by_name(idle, waiting, queues=_holding("first", "next")) == {"next"}
+    option = QueueOption(frozenset({"a"}), {POOL: 2.0})
+    waiting = _queued(_waiting("w", 2, nodes=("a",)), options=(option,))
+    quotas = QueueQuotas({POOL: 1}, {**_holding("first"), **_holding("next", amount=2.0)})
+    assert _by_name(idle, waiting, quotas=quotas) == {"next"}
 
 
-def test_queued_gang_takes_nothing_from_another_queue() -> None:
-    """Not even from those that lose less: their quota would be of no use to it."""
-    idle = [_losing("dear", hours=9.0), _losing("cheap", hours=0.1)]
-    queues = {**_holding("dear"), **_holding("cheap", queue="ClusterQueue other")}
-    assert _by_name(idle, _queued(_waiting("w", 1, nodes=("a",)), lacks=1), queues=queues) == {"dear"}
+def test_queued_gang_takes_the_flavor_that_costs_least() -> None:
+    """Its nodes, and its quota."""
+    idle = [_losing("dear", hours=9.0), _losing("cheap", hours=0.1, node="b")]
+    other = ("Cohort all", "a100/nvidia.com/gpu")
+    options = (QueueOption(frozenset({"a"}), {POOL: 1.0}), QueueOption(frozenset({"b"}), {other: 1.0}))
+    waiting = _queued(_waiting("w", 1), options=options)
+    assert _by_name(idle, waiting, quotas=QueueQuotas({POOL: 1, other: 1})) == {"cheap"}
+    assert _by_name(idle, waiting, quotas=QueueQuotas({POOL: 1, other: 0})) == {"dear"}
 
 
 def test_quota_of_a_victim_of_higher_priority_or_that_only_shrinks_does_not_count() -> None:
     """Fewer replicas return an unknown part of it."""
-    waiting = _queued(_waiting("w", 1, nodes=("a",)), lacks=1)
-    queues = _holding("x")
-    assert _by_name([_decision(_holder("x", "a"))], waiting, queues=queues) == {"x"}
-    assert _by_name([_decision(_holder("x", "a", priority=9_000))], waiting, queues=queues) == set()
+    option = QueueOption(frozenset({"a"}), {POOL: 1.0})
+    waiting = _queued(_waiting("w", 1, nodes=("a",)), options=(option,))
+    quotas = QueueQuotas({POOL: 0}, _holding("x"))
+    assert _by_name([_decision(_holder("x", "a"))], waiting, quotas=quotas) == {"x"}
+    assert _by_name([_decision(_holder("x", "a", priority=9_000))], waiting, quotas=quotas) == set()
     whole = _decision(_holder("x", "a", "a"))
     shrunk = Proposal(Action.SCALE_DOWN, 1.0, "", replicas=1)
     part = dataclasses.replace(whole, finding=dataclasses.replace(whole.finding, proposal=shrunk))
-    assert _by_name([part], waiting, queues=queues) == set()
+    assert _by_name([part], waiting, quotas=quotas) == set()
 
 
 @hypothesis.given(
-    st.integers(1, 5),
+    st.integers(-2, 3),
     st.sets(st.sampled_from(["h0", "h1", "h2", "h3"])),
     st.lists(st.sampled_from([500, 1_000, 6_000]), min_size=4, max_size=4),
     st.integers(1, 3),
 )
 def test_queued_gang_never_makes_more_go_than_quota_and_policy_allow(
-    lacks: int, holders: set[str], priorities: list[int], count: int
+    unused: int, holders: set[str], priorities: list[int], count: int
 ) -> None:
     """Whoever goes has a lower priority, and then both the quota and the places are enough; without one, nobody."""
     idle = [
         _losing(f"h{number}", hours=float(number), priority=each) for number, each in enumerate(priorities)
     ]
+    option = QueueOption(frozenset({"a"}), {POOL: float(count)})
     pods = [_waiting(f"m{number}", 1, nodes=("a",)) for number in range(count)]
-    going = _by_name(idle, _queued(*pods, lacks=lacks), queues=_holding(*holders))
-    possible = {name for name in holders if priorities[int(name[1])] < 5_000}
-    assert going <= possible
-    assert len(going) in {0, max(count, lacks)}
-    assert bool(going) == (len(possible) >= max(count, lacks))
+    going = _by_name(
+        idle, _queued(*pods, options=(option,)), quotas=QueueQuotas({POOL: unused}, _holding(*holders))
+    )
+    assert all(priorities[int(name[1])] < 5_000 for name in going)
+    if going:
+        assert len(going) >= count
+        assert unused + len(going & holders) >= count
+        assert len(going) <= max(count, count - unused) + count
+    possible = {name for name in ("h0", "h1", "h2", "h3") if priorities[int(name[1])] < 5_000}
+    if len(possible) >= count and unused + len(possible & holders) >= count:
+        assert going
 
 
 # --- ResourceClaims
@@ -919,8 +946,8 @@ def test_replicas_go_together_where_the_rule_allows_no_scale_down() -> None:
 def test_replicas_whose_quota_is_needed_go_together() -> None:
     """Its queue gets it back only from all of them."""
     item = _replicated("x", "a", "b")
-    queues = _holding("x")
-    assert _going(_limited([_decision(item)], _waiting("w", 1), queues=queues)["x"]) == (None, ())
+    quotas = QueueQuotas({POOL: 0}, _holding("x"))
+    assert _going(_limited([_decision(item)], _waiting("w", 1), queues=quotas)["x"]) == (None, ())
 
 
 def test_replicas_that_a_rule_keeps_stay() -> None:
@@ -1075,8 +1102,9 @@ def test_gang_in_a_queue_among_many_victims_is_planned_with_little_work() -> Non
     """What it finds on a node is kept while it tries whom to spare."""
     nodes = tuple(f"n{number}" for number in range(50))
     idle = [_decision(_holder(f"x{number}", nodes[number % 50])) for number in range(400)]
-    queues = _holding(*(f"x{number}" for number in range(400)))
-    gang = _train(1, 60, nodes, queue=QUEUE, lacks={GPU: 120})
+    option = QueueOption(None, {POOL: 120.0})
+    queues = QueueQuotas({POOL: 0}, _holding(*(f"x{number}" for number in range(400))))
+    gang = _train(1, 60, nodes, options=(option,))
     found, calls = _counting_calls(lambda: _limited(idle, *gang, queues=queues))
     assert calls < 9_000_000
     assert sum(bool(one.wanted_by) for one in found.values()) >= 120
@@ -1094,8 +1122,8 @@ def test_gang_in_a_queue_with_many_domains_is_planned_with_little_work(holders: 
     """What its queue gets back is worked out once, not in each of the domains."""
     nodes = {f"n{number}": Node(f"n{number}", labels={"host": f"n{number}"}) for number in range(200)}
     idle = [_decision(_holder(f"x{number}", f"n{number % 200}")) for number in range(1_000)]
-    queues = _holding(*(f"x{number}" for number in range(holders)))
-    gang = _train(1, 1, tuple(nodes), topology="host", queue=QUEUE, lacks={GPU: needs})
+    queues = QueueQuotas({POOL: 0}, _holding(*(f"x{number}" for number in range(holders))))
+    gang = _train(1, 1, tuple(nodes), topology="host", options=(QueueOption(None, {POOL: float(needs)}),))
     waiting = [dataclasses.replace(one, needs={"memory": 1}) for one in gang]
     fleet = Fleet(tuple(one.workload for one in idle), nodes, {}, waiting=tuple(waiting), queues=queues)
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
@@ -1640,7 +1668,7 @@ def test_kept_places_are_those_that_would_be_found_again(
     decisions: list[Decision], steps: list[tuple[str, WaitingPod]]
 ) -> None:
     """Whatever was placed, taken back, or spared in between."""
-    fleet = Fleet(tuple(one.workload for one in decisions), {}, {})
+    fleet = Fleet(tuple(one.workload for one in decisions), {}, {}, queues=QueueQuotas())
     evaluator = PolicyEvaluator(RULES, fleet, at=AT)
     victims = sorted((one for each in decisions for one in victims_of(each, evaluator)), key=standing)
     places, again = Places(fleet, victims), Places(fleet, victims)
