@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 MEAN, USUAL, LONGEST = 16, 26, 40
 """Words of a sentence: mean at most, 90 % at most, none over."""
 CELL = 160
-TOTAL = 38_000
+TOTAL = 38_800
 _END = re.compile(r"(?<=[.!?])[)\"”]?\s+(?=[\"“(]?[A-Z0-9])")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|approx|No)\.$")
 _BETWEEN = r"(?:[\s>#|]+|\s*[\"']\s+f?[\"']\s*)"  # what may stand between two words of a phrase

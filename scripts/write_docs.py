@@ -158,13 +158,7 @@ def _rightsizer_metrics() -> str:
     return table(("metric", "labels", "meaning"), rows)
 
 
-_EXPLAIN_FLAGS = ("inventory", "ledger", "operations", "prometheus", "signals")
-"""Pages that explain flags of gpu-rightsizer; docs/rightsizer.md has the others."""
-
-
 def _rightsizer_options() -> str:
-    """Those that no other page explains."""
-    elsewhere = "".join((DOCS / f"{page}.md").read_text() for page in _EXPLAIN_FLAGS)
     rows = (
         (
             f"`{option.flag}`",
@@ -173,7 +167,6 @@ def _rightsizer_options() -> str:
         )
         for group in options.ALL
         for option in group
-        if f"`{option.flag}" not in elsewhere
     )
     return table(("flag", "default", "meaning"), rows)
 
