@@ -28,6 +28,9 @@ from rightsizer.report.events import (
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
+_WHOLE_S = 3 * _TIMEOUT_S
+"""How long a message may take in all: one to each receiver of a mail."""
+_WARNINGS = {"WARNING", "ERROR", "CRITICAL"}
 _SHORTEST = 4
 """Of a part of an address that is looked for in a message: a shorter one is in every word."""
 _Message = Mapping[str, Any]
@@ -146,25 +149,43 @@ def _send(target: Target, place: str, message: _Message) -> None:
 
 
 def _send_by_apprise(target: Target, place: str, message: _Message) -> None:
-    """Send a text by Apprise, of whose logs only the warnings are shown, without the parts of the address."""
+    """Send a text by Apprise, of whose logs only causes of a failure are shown, without the parts of the address."""
     flag = f"{place}.urlFile"
     url = read_secret(pathlib.Path(target.urlFile or ""), flag)
-    if url.startswith("mailto:"):
-        raise ConfigurationError(f"{flag}: mailto sends user and text without TLS; write mailtos")
     apprise = library("apprise", "messages", f"{place}.type")
     logging.getLogger("apprise").propagate = False
-    asset = apprise.AppriseAsset(app_id=FIELD_MANAGER, http_redirects=False, image_url_mask=None)
-    with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as warnings:
+    asset = apprise.AppriseAsset(
+        app_id=FIELD_MANAGER, http_redirects=False, image_url_mask=None, service_timeout=_WHOLE_S
+    )
+    with apprise.LogCapture(level=logging.DEBUG, fmt="%(levelname)s:%(message)s") as said:
         service = apprise.Apprise.instantiate(url, asset=asset)
         if service is None:
-            raise ConfigurationError(f"{flag}: Apprise knows no such URL; see https://appriseit.com/services")
+            why = _causes(url, said.getvalue())
+            raise ConfigurationError(
+                f"{flag}: Apprise takes no such URL; see https://appriseit.com/services: {why}"
+            )
+        if getattr(service, "secure_mode", "") == "insecure":
+            raise ConfigurationError(
+                f"{flag}: it sends user and text without TLS; write mailtos, without mode=insecure"
+            )
+        if "overflow=" not in url:
+            service.overflow_mode = apprise.OverflowMode.SPLIT
         service.socket_connect_timeout = service.socket_read_timeout = _TIMEOUT_S
         sender = apprise.Apprise(service, asset=asset)
         is_sent = sender.notify(**message, body_format=apprise.NotifyFormat.TEXT)
-        causes = warnings.getvalue()
+        causes = _causes(url, said.getvalue())
     if not is_sent:
-        raise ConfigurationError(f"Apprise did not deliver it: {_without(url, causes)}")
+        raise ConfigurationError(f"Apprise did not deliver it: {causes}")
     log.info("%s: sent a message by Apprise", place)
+
+
+def _causes(url: str, said: str) -> str:
+    """Warnings and what a mail server answered, on one line and without anything that the URL names."""
+    lines = [line.partition(":") for line in said.splitlines()]
+    told = (
+        message for level, _, message in lines if level in _WARNINGS or message.startswith("Socket Exception")
+    )
+    return _without(url, " ".join(told))
 
 
 def _without(url: str, text: str) -> str:

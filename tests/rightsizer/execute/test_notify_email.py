@@ -60,18 +60,45 @@ def test_email_run_is_one_message_over_tls(mail: MailServer, tmp_path: pathlib.P
     assert any(said.startswith("AUTH PLAIN") for said, _ in mail.said)
 
 
-@pytest.mark.parametrize("broken", [{"has_starttls": False}, {"accepts_login": False}, {}])
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [({"has_starttls": False}, "STARTTLS"), ({"accepts_login": False}, "535"), ({}, "CERTIFICATE_VERIFY")],
+)
 def test_email_without_tls_login_or_trust_is_not_sent(
-    mail: MailServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, broken: dict[str, bool]
+    mail: MailServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: dict[str, bool],
+    words: str,
 ) -> None:
-    """Whoever stands in between gets nothing; the problem names the target and no secret."""
+    """Whoever stands in between gets nothing; the problem names the target, the cause and no secret."""
     for name, value in broken.items():
         setattr(mail, name, value)
     if not broken:
         monkeypatch.delenv("SSL_CERT_FILE")
     (problem,) = notify([_target(mail, tmp_path, "gpus:s3cret@")], "prod-eu", "r", [_outcome()])
     assert problem.startswith("notifications[0]: Apprise did not deliver it: Connection error")
+    assert words in problem
     assert (mail.got, "s3cret" in problem) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("MAILTO://gpus:s3cret@{}?to=a@example.com", "without TLS"),
+        ("mailtos://gpus:s3cret@{}?to=a@example.com&mode=insecure", "without TLS"),
+        ("nothing://gpus:s3cret@{}", "no such URL"),
+    ],
+)
+def test_email_by_a_url_without_tls_or_sense_is_not_sent(
+    mail: MailServer, tmp_path: pathlib.Path, url: str, words: str
+) -> None:
+    """However the URL says it."""
+    target = _target(mail, tmp_path)
+    (tmp_path / "url").write_text(url.format(mail.address))
+    (problem,) = notify([target], "prod-eu", "r", [_outcome()])
+    assert words in problem
+    assert (mail.said, "s3cret" in problem) == ([], False)
 
 
 @pytest.mark.parametrize(
