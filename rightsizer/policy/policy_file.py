@@ -138,11 +138,9 @@ def _includes(wide: object, narrow: object) -> bool:
 def contains(wide: str, narrow: str) -> bool:
     """Whether every name that the glob `narrow` matches surely matches `wide`.
 
-    As text, a wildcard of `narrow` is matched by a * of `wide` alone, which also matches all that it stands for. A ?
-    would match it, but not all of that.
+    As text: a * of `narrow` is matched by a * of `wide` alone, a ? by both.
     """
-    is_literal = not {"*", "?"} & {*narrow}
-    return wide == narrow or (fnmatch.fnmatchcase(narrow, wide) and (is_literal or "?" not in wide))
+    return fnmatch.fnmatchcase(narrow, wide.replace("?", "[!*]"))
 
 
 def require_classes(loaded: LoadedPolicy, existing: Collection[str]) -> None:

@@ -98,7 +98,7 @@ def _answer_template(template: str) -> str:
 
 
 _BY_APPRISE = {
-    "email": "mailtos://USER:PASSWORD@HOST:587?from=SENDER&to=RECIPIENT,RECIPIENT",
+    "email": "mailtos://USER:PASSWORD@HOST:587?from=SENDER&to=RECIPIENT,RECIPIENT (port 465: with &mode=ssl)",
     "teams": "the workflow's address, or workflows://HOST/WORKFLOW/SIGNATURE",
 }
 """Types of before, and the URL that the file has in their place."""

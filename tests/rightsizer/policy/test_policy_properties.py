@@ -212,6 +212,8 @@ def test_globs_contained_match_no_other_names(globs: tuple[str, str]) -> None:
         ("*-a", "?-a"),
         ("*a*", "ba*"),
         ("*", "?*"),
+        ("team-?*", "team-a*"),
+        ("a?b*", "a?b-*"),
     ],
 )
 def test_globs_contained_are_recognised(wide: str, narrow: str) -> None:
