@@ -2,10 +2,12 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rightsizer.model import ClusterName, Outcome, Plan
-from rightsizer.prices import Prices
+
+if TYPE_CHECKING:  # --help and completions would wait for it
+    from rightsizer.prices import Prices
 
 Page = Callable[[Mapping[str, list[str]]], tuple[int, str]]
 """From the parameters of a request to the HTTP status and the text."""
@@ -14,11 +16,11 @@ Page = Callable[[Mapping[str, list[str]]], tuple[int, str]]
 class CycleRecorder(Protocol):
     """Records plans and outcomes; a failure is logged and never ends a cycle."""
 
-    def plan(self, plan: Plan, prices: Prices) -> None:
+    def plan(self, plan: Plan, prices: "Prices") -> None:
         """Record a plan."""
         ...
 
-    def outcomes(self, plan: Plan, prices: Prices, outcomes: Sequence[Outcome]) -> None:
+    def outcomes(self, plan: Plan, prices: "Prices", outcomes: Sequence[Outcome]) -> None:
         """Record the changes that were made."""
         ...
 
