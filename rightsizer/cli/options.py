@@ -77,6 +77,8 @@ class Parser(argparse.ArgumentParser):
             return f'unexpected argument "{text}"'
         if text in _GONE:
             return f"{text}: {_GONE[text]}"
+        if text == STATE_FILE[0].flag:
+            return f"unknown flag {text}; run has it"
         if text in {"-n", "--namespace"}:
             return f"unknown flag {text}; plan, apply, pause and resume have it"
         return f"unknown flag {text}{_did_you_mean(text, self._option_string_actions, cutoff=0.7)}"

@@ -4,6 +4,7 @@ APScheduler keeps the time, and one thread does all work; `crontab` finds the mo
 """
 
 import concurrent.futures
+import contextlib
 import datetime
 import logging
 import threading
@@ -140,9 +141,15 @@ def keep_running(
         if not ended.is_set():
             something()
 
+    def submit(something: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # it has ended
+            pool.submit(begin, something)
+
     def soon(something: Callable[[], None], after_s: float) -> None:
-        at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=after_s)
-        scheduler.add_job(begin, "date", (something,), run_date=at, misfire_grace_time=None)
+        # Not by the scheduler, whose clock may be set back.
+        timer = threading.Timer(after_s, submit, (something,))
+        timer.daemon = True
+        timer.start()
 
     now = datetime.datetime.now(datetime.UTC)
     # Of the runs missed during a long one, only one runs, however late.
