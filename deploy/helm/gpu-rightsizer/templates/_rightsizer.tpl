@@ -31,7 +31,7 @@
   "GPU_RESOURCE" (join "," $values.gpuResources)
   "STATE_NAMESPACE" .Release.Namespace
   "INSTANCE" (ternary "" $values.instance $isBacktest)
-  "STATE_FILE" (ternary "/tmp/histories" "" $runs)
+  "STATE_FILE" (ternary "/tmp/slots" "" (and $runs (not $isExtender)))
   "LEDGER" $ledger
   "CLUSTER_NAME" (ternary $values.ledger.clusterName "" (has $component (list "rightsizer" "digest" "backtest")))
   "TEAM_LABEL" (ternary "" $values.ledger.teamLabel (empty $ledger))
