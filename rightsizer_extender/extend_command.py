@@ -43,7 +43,7 @@ from rightsizer_extender.preemption import Preemptible, Preemptor, VictimChoice,
 from rightsizer_extender.preemption_state import PreemptionState
 from rightsizer_extender.question_server import TlsFiles, answering
 
-log = logging.getLogger("rightsizer.extender")  # --log-level is about what stands below rightsizer
+log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
 
 _CYCLES = 2

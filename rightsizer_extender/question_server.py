@@ -15,7 +15,7 @@ from typing import Any
 from rightsizer.cli.http_endpoint import TIMEOUT_S, AnswerHandler, listening
 from rightsizer.errors import ConfigurationError
 
-log = logging.getLogger("rightsizer.extender")
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 << 20
 """A question about 5,000 nodes has 0.3 MB."""

@@ -60,7 +60,8 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
         root.removeHandler(earlier)
     root.addHandler(handler)
     root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
-    logging.getLogger("rightsizer").setLevel(level.upper())
+    for package in ("rightsizer", "rightsizer_extender", "rightsizer_history"):
+        logging.getLogger(package).setLevel(level.upper())
     log_work(sys.stderr if as_json else None, as_json=as_json)
 
 
