@@ -260,7 +260,7 @@ class KeptTables:
         """
         digest, content = data[:_DIGEST], memoryview(data)[_DIGEST:]
         if hashlib.sha256(content).digest() != digest:
-            raise ValueError("it is damaged")
+            raise ValueError("it is damaged, or of another version")
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as parts:
                 if sum(part.file_size for part in parts.zip.infolist()) > _MOST_BYTES:
