@@ -52,6 +52,16 @@ COMMANDS = (
 )
 
 
+def test_command_line_is_parsed_without_libraries_of_commands() -> None:
+    """At each completion, too."""
+    script = (
+        "import sys; from rightsizer.__main__ import parser; parser(); print(*sys.modules.keys() & {'pydantic', "
+        "'kubernetes', 'requests', 'numpy', 'yaml', 'apscheduler'})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
 @pytest.mark.parametrize(
     "command",
     ["", *COMMANDS],

@@ -110,10 +110,10 @@ def test_apprise_message_has_no_markup_of_others(receiver: Receiver, tmp_path: p
     [
         ("json://{host}/s3cr3t", "Apprise did not deliver it: Failed to send JSON POST notification"),
         ("json://127.0.0.1:9/s3cr3t", "Apprise did not deliver it: A Connection error occurred"),
-        ("nonsense://s3cr3t", "notifications[0].urlFile: Apprise knows no such URL"),
+        ("nonsense://s3cr3t", "notifications[0].urlFile: Apprise takes no such URL"),
         (
             "mailto://x:s3cr3t@mail.example.com",
-            "notifications[0].urlFile: mailto sends user and text without TLS",
+            "notifications[0].urlFile: it sends user and text without TLS",
         ),
     ],
 )
