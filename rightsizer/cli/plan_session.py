@@ -198,8 +198,9 @@ class PlanSession:
 
         What earlier plans read may lack samples that came late. If it would have changed more, it is forgotten.
         """
-        tables, plan = self._kept.tables, self.observe()
-        if not plan.enforced or not tables:
+        tables = self._kept.tables or None  # of earlier plans; this one keeps some, too
+        plan = self.observe()
+        if not plan.enforced or tables is None:
             return plan
         log.info("something would be changed: all evidence is asked for again")
         self.signal = PrometheusUsage(self.prometheus, self._terms)
