@@ -282,7 +282,7 @@ class KeptTables:
 _UNREADABLE = (OSError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 """What numpy raises for a file that is none of its archives, or a damaged one."""
 _DIGEST = hashlib.sha256().digest_size
-_MOST_BYTES = 8 * MOST_VALUES
+_MOST_BYTES = 1 << 30
 """Of all arrays and labels, not compressed."""
 _Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]

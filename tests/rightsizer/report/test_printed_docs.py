@@ -29,6 +29,7 @@ EXAMPLES: dict[str, Any] = yaml.load(
 _PART = re.compile(r"(<!-- printed: ([a-z]+) ([A-Za-z/-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _ALWAYS_NEW = {
     r"\b20\d\d-\d\d-\d\d(\s+)\d\d:\d\d\b": r"2026-11-22\g<1>12:00",
+    r"\b(given at\s+2026-11-22\s+)12:00\b": r"\g<1>08:00",
     r"\buntil=20\d\d-\d\d-\d\d\b": "until=2026-11-25",
     r"\bGPU-[0-9a-f]{8}-\d{4}\b": "GPU-5c2e7f10-0001",
     r"\b(\d+[dh]) \d+[ms]\b": r"\1 30m",
