@@ -59,6 +59,11 @@ class _Condition(msgspec.Struct):
     type: str
     status: str
     reason: str = ""
+    message: str = ""
+
+    def tells_of_preemption(self) -> bool:
+        """Whether Kueue preempts others: by its reason, or by the end of its message (pkg/scheduler/scheduler.go)."""
+        return "Preempt" in self.reason or "Pending the preemption of" in self.message
 
 
 class _Assignment(msgspec.Struct, rename="camel"):
@@ -113,7 +118,7 @@ class WorkloadObject(msgspec.Struct):
             and not is_gone
             and any(
                 # Once Kueue preempts others for it, nobody else has to go.
-                (one.type, one.status) == ("QuotaReserved", "False") and "Preempt" not in one.reason
+                (one.type, one.status) == ("QuotaReserved", "False") and not one.tells_of_preemption()
                 for one in self.status.conditions or ()
             )
         )

@@ -131,6 +131,18 @@ def test_kueue_workload_without_quota_waits_as_its_pods_do() -> None:
             {"conditions": [{**PENDING, "reason": "WaitingForPreemptedWorkloads"}]},
             id="kueue-preempts-others",
         ),
+        pytest.param(
+            {
+                "conditions": [
+                    {
+                        **PENDING,
+                        "message": "couldn't assign flavors to pod set main: insufficient unused quota for "
+                        "nvidia.com/gpu in flavor h100, 4 more needed. Pending the preemption of 2 workload(s)",
+                    }
+                ]
+            },
+            id="kueue-preempts-others-by-its-message",
+        ),
         pytest.param({"template": _template(gpus=0)}, id="no-gpus"),
     ],
 )
