@@ -5,13 +5,13 @@ The environment holds a bucket's credentials (https://arrow.apache.org/docs/pyth
 
 import dataclasses
 import functools
-import importlib
 import json
 import types
 import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from rightsizer.config import library
 from rightsizer.errors import ConfigurationError, UsageError
 
 _METADATA = "gpu-rightsizer"
@@ -50,7 +50,7 @@ class ParquetFolder:
 
     def library(self, module: str = "") -> types.ModuleType:
         """A module of pyarrow."""
-        return library(f"pyarrow.{module}" if module else "pyarrow", self.flag)
+        return library(f"pyarrow.{module}" if module else "pyarrow", "history", self.flag)
 
     @property
     def is_local(self) -> bool:
@@ -136,18 +136,3 @@ class ParquetFolder:
         is_local = isinstance(error, OSError) and error.errno is not None
         reason = str(error).rpartition("] ")[2] if is_local else str(error)
         return ConfigurationError(f"{self.flag} {self.url}: {reason}")
-
-
-def library(name: str, flag: str) -> types.ModuleType:
-    """A module that only the extra history installs.
-
-    Raises:
-        ConfigurationError: It is missing.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{flag}: the library {name.partition('.')[0]} is missing; run: pip install "
-            "'gpu-rightsizer[history]', or in a checkout: pip install '.[history]'"
-        ) from error

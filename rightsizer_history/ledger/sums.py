@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from rightsizer.config import library
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import Action
 from rightsizer.planning.cost_summary import HOUR_S
@@ -30,7 +31,6 @@ from rightsizer_history.ledger.files import (
     change_of,
     counted_once,
 )
-from rightsizer_history.ledger.parquet import library
 
 _MEMORY = "512MB"
 _THREADS = 4
@@ -183,7 +183,7 @@ class LedgerReader:
         end: datetime.datetime,
         clusters: Sequence[str] = (),
     ) -> None:
-        self._duckdb = library("duckdb", "report")
+        self._duckdb = library("duckdb", "history", "report")
         self.begin, self.end = begin, end
         contents: list[LedgerContent] = []
         self.problems: list[str] = []
