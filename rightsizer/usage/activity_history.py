@@ -306,7 +306,7 @@ def _weakest(rows: Sequence[bytes]) -> bytes:
 
 
 def _with_gaps(rows: Mapping[UseKey, bytes], jobs: Iterable[CountsByUse]) -> SlotsByUse:
-    """A slot is unknown where no job has half the samples of its own densest series, or of those that it lacks, too."""
+    """A slot is unknown unless one of the jobs has at least half of the samples that it should have there."""
     gaps: dict[UseKey, bytes] = {}
     for counts in jobs:
         known = _gaps_by_row({row.tobytes(): row for row in counts.values()})  # most are alike

@@ -115,7 +115,7 @@ def test_run_asks_for_all_evidence_before_it_changes_anything(
 ) -> None:
     """Samples came after cycles had read their hours, which none asks for again: only they tell of use.
 
-    What is kept is forgotten where it alone would have changed more; histories, which tell of work, are asked for anew.
+    Kept slots are forgotten if they alone would have changed more; histories are not kept.
     """
     world.add("StatefulSet", world.team, "eval", {"usage": "absent", "age_h": 20})
     world.add("StatefulSet", world.team, "busy", {"usage": "busy", "age_h": 20})
