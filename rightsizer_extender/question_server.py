@@ -1,26 +1,20 @@
 """HTTP server of the scheduler extender: answers POST of JSON, with TLS and client certificates, however many ask."""
 
-import collections
 import contextlib
-import http.server
 import logging
 import pathlib
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
-from rightsizer.cli.http_endpoint import TIMEOUT_S, AnswerHandler, listening
+from rightsizer.cli.http_endpoint import AnswerHandler, listening
 from rightsizer.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 << 20
 """A question about 5,000 nodes has 0.3 MB."""
-MOST_CONNECTIONS = 128
-"""At the same time, each with a thread; for one more, the one that was silent for longest is closed."""
 
 
 class InvalidBody(ValueError):  # noqa: N818 - what it is
@@ -96,84 +90,13 @@ def answering(
     class BoundQuestions(_Questions):
         answers = routes
 
-    def server(place: tuple[str, int]) -> http.server.HTTPServer:
-        return _QuestionServer(place, BoundQuestions, tls)
-
-    with listening("--extender-listen", address, server) as port:
+    with listening("--extender-listen", address, BoundQuestions, tls.wrap if tls else None) as port:
         yield port
-
-
-class _QuestionServer(http.server.ThreadingHTTPServer):
-    """A thread for each connection. Who opens many and is silent keeps nobody else out."""
-
-    daemon_threads = False  # a reply in progress is sent before the process ends
-    request_queue_size = MOST_CONNECTIONS  # with fewer, clients beyond them try again only after a second
-
-    def __init__(self, place: tuple[str, int], handler: type["_Questions"], tls: TlsFiles | None) -> None:
-        self._tls = tls
-        self._lock = threading.Lock()
-        self._open: collections.OrderedDict[socket.socket, None] = collections.OrderedDict()
-        """The one that was silent for longest comes first."""
-        super().__init__(place, handler)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """The next connection, before its handshake."""
-        connection, address = super().get_request()
-        connection.settimeout(TIMEOUT_S)
-        if self._tls is not None:
-            connection = self._tls.wrap(connection)
-        with self._lock:
-            if len(self._open) == MOST_CONNECTIONS:
-                oldest, _ = self._open.popitem(last=False)
-                _end(oldest, socket.SHUT_RDWR)
-            self._open[connection] = None
-        return connection, address
-
-    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the library has it
-        """Answer all questions of a connection."""
-        if isinstance(request, ssl.SSLSocket):
-            request.do_handshake()
-        super().finish_request(request, client_address)
-
-    def answered(self, connection: socket.socket) -> None:
-        """A connection was not silent."""
-        with self._lock:
-            if connection in self._open:
-                self._open.move_to_end(connection)
-
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as the library has it
-        """Close a connection."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the library has it
-        """Log what ended a connection."""
-        del request
-        error = sys.exception()
-        if isinstance(error, OSError):  # it went away, or its handshake failed
-            log.debug("%s: %s", client_address, error)
-        else:
-            log.error("a question could not be answered: a bug in gpu-rightsizer", exc_info=error)
-
-    def server_close(self) -> None:
-        """Let connections end after a reply in progress, and wait for that."""
-        with self._lock:
-            for connection in self._open:
-                _end(connection, socket.SHUT_RD)
-        super().server_close()
-
-
-def _end(connection: socket.socket, how: int) -> None:
-    """End reading or both, below TLS: its thread sees it, and closes the connection."""
-    with contextlib.suppress(OSError):  # it has ended
-        socket.socket.shutdown(connection, how)
 
 
 class _Questions(AnswerHandler):
     """POST of JSON."""
 
-    server: _QuestionServer
     answers: Mapping[str, Callable[[bytes], bytes]]
 
     def do_POST(self) -> None:  # noqa: N802 - the library's name
@@ -191,7 +114,6 @@ class _Questions(AnswerHandler):
                 self.reply(200, "application/json", answer(body))
             except InvalidBody as error:
                 self.reply(400, "text/plain; charset=utf-8", f"{error}\n".encode())
-            self.server.answered(self.connection)
 
     def _refuse(self, code: int, words: str) -> None:
         """Answer, and close the connection: the body stays unread."""

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import trustme
 
+from rightsizer.cli.http_endpoint import MOST_CONNECTIONS
 from rightsizer.config import ClusterSettings
 from rightsizer.errors import ConfigurationError
 from rightsizer.inventory.gpu_requests import ResourceTable
@@ -26,7 +27,7 @@ from rightsizer_extender import preemption_state
 from rightsizer_extender.extender_endpoint import Extender
 from rightsizer_extender.preemption import Answer, Preemptible, Preemptor, VictimChoice, Victims, bound_pod
 from rightsizer_extender.preemption_state import PreemptionState
-from rightsizer_extender.question_server import MAX_BODY_BYTES, MOST_CONNECTIONS, TlsFiles, answering
+from rightsizer_extender.question_server import MAX_BODY_BYTES, TlsFiles, answering
 from tests.rightsizer.build import workload
 from tests.rightsizer.world import World
 from tests.rightsizer_extender.test_preemption import GPU, decision_of
