@@ -100,7 +100,7 @@ def admission_policies(
         specs[TEMPLATE_SIZES] = {**_spec(rule, [_validation(*SIZE_RULE)]), "paramKind": PARAM_KIND}
     condition = _condition(account, own)
     found = [
-        one for name, spec in specs.items() for one in _policy(name, {**spec, "matchConditions": condition})
+        part for name, spec in specs.items() for part in _policy(name, {**spec, "matchConditions": condition})
     ]
     return [*found, *(resize_admission(own) if policy.keepSizes and enabled.acts else ())]
 
@@ -112,7 +112,7 @@ OWN_OBJECTS = {("", "configmaps"): STATE_MAPS, ("coordination.k8s.io", "leases")
 
 
 def name_of(group: str, plural: str) -> str:
-    """What objects of a kind are called in names of policies and of files."""
+    """The name of a kind's objects in names of policies and of files."""
     return f"{plural}.{group}" if group else plural
 
 
@@ -184,7 +184,7 @@ def _regex(pattern: str) -> str:
 
 
 def _patterns(*units: ResourceUnit) -> str:
-    names = [one.pattern for one in GPU_RESOURCES if one.unit in units]
+    names = [resource.pattern for resource in GPU_RESOURCES if resource.unit in units]
     others = (name for name in names if name not in WHOLE_GPU_RESOURCES and not name.startswith(CLASS_PREFIX))
     return "|".join(map(_regex, others))
 
@@ -220,7 +220,7 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
         f"the field manager must be {FIELD_MANAGER}",
     )
     managers = [
-        cel.child(cel.child(one, "metadata"), "managedFields", "[]") for one in ("object", "oldObject")
+        cel.child(cel.child(side, "metadata"), "managedFields", "[]") for side in ("object", "oldObject")
     ]
     yield _validation(
         f"size({managers[0]}) > 0 || size({managers[1]}) == 0", "managedFields may not be removed"
@@ -235,7 +235,9 @@ def _of_fields(row: Kind, known: Variables) -> Iterator[Object]:
 
 def _of_records(row: Kind, known: Variables) -> Iterator[Object]:
     """Numbers rise, and workloads resume, only as an earlier record says; and that record was true when written."""
-    to = {one.field: json.dumps(one.to) if isinstance(one.to, bool) else str(one.to) for one in row.stops}
+    to = {
+        stop.field: json.dumps(stop.to) if isinstance(stop.to, bool) else str(stop.to) for stop in row.stops
+    }
     fields = [field for field in row.fields() if field.value not in {Value.QUANTITY, Value.NAMES}]
     stopped = {field: to.get(field, "") for field in fields}
     for expression in cel.fields_true(known, stopped):
@@ -243,7 +245,7 @@ def _of_records(row: Kind, known: Variables) -> Iterator[Object]:
 
 
 def _of_classes(row: Kind, policy: Policy, known: Variables, protected: Sequence[str]) -> Iterator[Object]:
-    """What the policy protects by class alone, before anything is enforced that could be about it.
+    """Conditions for classes that the policy protects by class alone, before any rule enforces.
 
     A pod's class never changes. That of a template may differ from those of its pods, which the program goes by.
     """
@@ -297,7 +299,7 @@ def heeds_classes(policy: Policy) -> bool:
 
 
 def _of_commands(row: Kind, stop: Stop, command: CommandObject) -> Iterator[Object]:
-    """Only the commands that stop and resume, for workloads of this kind that own the command."""
+    """Conditions for commands: only those that stop and resume, for workloads of this kind that own the command."""
     given = sorted({str(stop.to), command.undo_verb})
     yield _validation(
         f"{cel.child('object', 'action', cel.text(''))} in {cel.listed(given)}",
@@ -325,7 +327,7 @@ def _of_eviction() -> Iterator[Object]:
 
 
 def _of_manifests(own: str) -> Iterator[Object]:
-    """Of Secrets only manifests: none that gets another account's token, and no release of Helm."""
+    """Conditions for Secrets: only manifests; none that gets another account's token, and no release of Helm."""
     both = "[object, oldObject].filter(o, o != null)"
     kind = f"{cel.child('o', 'type', cel.text(''))} == {cel.text(MANIFEST_TYPE)}"
     metadata = cel.child("o", "metadata")
@@ -348,7 +350,7 @@ def _of_names(own: str, names: Sequence[str]) -> Iterator[Object]:
 
 
 def _of_notes() -> Iterator[Object]:
-    """Only own labels and annotations; nothing that makes controllers load, copy, expose, keep or delete an object."""
+    """Conditions for metadata: own labels and annotations only, nothing that makes controllers act on an object."""
     free = f"k.startsWith({cel.text(PREFIX)})"
     for field in ("labels", "annotations"):
         yield _validation(cel.nothing_added(field, free), f"other {field} than {PREFIX}* may not be added")
@@ -377,7 +379,7 @@ def _of_events() -> Iterator[Object]:
 
 
 def admission_gaps(policy: Policy, classes: Sequence[str] = ()) -> Iterator[str]:
-    """What the guardrails do not check; `classes` are those that protect by annotation."""
+    """Sentences about what the guardrails do not check; `classes` are those that protect by annotation."""
     enabled = Enabled(policy)
     if not enabled.acts:
         return

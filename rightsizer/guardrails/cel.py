@@ -30,7 +30,7 @@ _BOTH = "[object, oldObject]"
 _LEVEL = (
     "l, l[0].all(k, k in l[2] || (k in l[1] && l[0][k] == l[1][k])) && l[1].all(k, k in l[2] || k in l[0])"
 )
-"""For two maps and a list of keys: all entries with other keys are unchanged."""
+"""Comparison of two maps, given a list of keys: all entries with other keys are unchanged."""
 RECORDS, SLICES, PARTS = "records", "slices", "parts"
 """Variables of a policy: the undo record now and before; resources in place of a GPU; resources that divide it."""
 _NEW, _OLD = f"variables.{RECORDS}[0]", f"variables.{RECORDS}[1]"
@@ -59,7 +59,7 @@ _NO_MORE = (
     f'{_SLASHED} && ({_OLD}.contains(l[2] + k + "],before:" + string(l[0][k]) + ",") || '
     f"(k in l[1] ? {_AT_MOST.format('l[1][k]')} : ({_SLICE}) || ({_PART})))"
 )
-"""For new amounts, old amounts and their path in a record: each decreases, or equals the value in the old record."""
+"""Condition on new and old amounts and their path in a record: each decreases, or equals the old record's value."""
 _AMOUNTS_TRUE = (
     f'{_NEW}.split(l[2]).all(t, !t.matches("^[^,]*],before:") || t.matches("^[^,]*],before:null,") || '
     f'{_OLD}.contains(l[2] + t.find("^[^,]*,[^,]*,")) || '
@@ -70,17 +70,17 @@ _NAMED = (
     f'{_NEW}.split({{prefix}}).all(t, t == "" || t.startsWith("{{{{") || {{exists}} || '
     f'{_OLD}.contains({{prefix}} + t.find("^[^]]*],[^,]*,")))'
 )
-"""What the new record names below a path exists, or is in the old record: else it could raise what is added later."""
+"""Condition that what the new record names below a path exists or was recorded: it could raise what is added later."""
 _SAME = f"c[0] == c[1] && {_NEW} == {_OLD}"
 _COUNT = "#"
-"""In place of the value of a stopped workload: any lower number."""
+"""Placeholder for the value of a stopped workload: any lower number."""
 _FIELD_TRUE = (
     f'[variables.{RECORDS}.map(r, r.split(f[0])).map(x, x.size() < 2 ? f[2] : x[1].find("^[^,]*"))].all(s, '
     f's[0] in [f[2], s[1]] && (f[1] in [f[2], f[3], s[1]] || (f[3] == "{_COUNT}" && '
     '[[f[1], f[2], s[1]].map(t, t == "null" ? 1 : int(t))].all(v, v[0] <= v[1] || v[0] <= v[2]))))'
 )
-"""For a field (path in a record; new, old and stopped value): it is stopped, decreases, or equals the value in the old
-record; and the value in the new record is the old value, or is also in the old record."""
+"""Condition on a field (path in a record; new, old and stopped value): it is stopped, decreases, or equals the value in
+the old record; and the value in the new record is the old value, or is also in the old record."""
 
 
 def child(above: str, step: str, otherwise: str = "{}") -> str:
@@ -96,10 +96,10 @@ class Variables:
 
     def at(self, path: Path) -> str:
         """The maps or lists at a path of the object, as it is and as it was; empty maps where there is none."""
-        here = _BOTH
+        pair = _BOTH
         for step in path:
-            here = self.named(step, _step(here, step))
-        return here
+            pair = self.named(step, _step(pair, step))
+        return pair
 
     def named(self, name: str, expression: str) -> str:
         """A variable of this value; with a number where another one has the name."""
@@ -181,12 +181,12 @@ def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
             listed_in.setdefault((root, text(key)), []).append(_one(field, to, place, ("n", "o")))
     if alone:
         yield f"[{', '.join(alone)}].all(f, {_FIELD_TRUE})"
-    for (root, name), each in listed_in.items():
+    for (root, name), parts in listed_in.items():
         pair, is_it = known.at(root), f"{name} in o && n[{name}] == o[{name}]"
-        true = f"[{', '.join(each)}].all(f, {_FIELD_TRUE})"
+        true = f"[{', '.join(parts)}].all(f, {_FIELD_TRUE})"
         yield f"{pair}[0].all(n, {name} in n && {pair}[1].exists(o, {is_it} && {true}))"
-    for root, each in entries.items():
-        pair, true = known.at(root), f"[{', '.join(each)}].all(f, {_FIELD_TRUE})"
+    for root, parts in entries.items():
+        pair, true = known.at(root), f"[{', '.join(parts)}].all(f, {_FIELD_TRUE})"
         yield f"{pair}[0].all(k, k in {pair}[1] && [{pair}.map(p, p[k])].all(m, {true}))"
         exists = f'{pair}[1].exists(k, t.startsWith(k + ","))'
         yield _NAMED.format(prefix=text(_opened(root)), exists=exists)
@@ -195,7 +195,7 @@ def fields_true(known: Variables, fields: Mapping[Field, str]) -> Iterator[str]:
 def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
     """A field as the expression about it has it: its name in records, and texts of its values."""
     step = field.path[-1]
-    new, old = (_as_text(here, step, field) for here in above)
+    new, old = (_as_text(holder, step, field) for holder in above)
     stopped = text(_COUNT) if field.value is Value.COUNT else text(to)
     if field.value is Value.TEMPLATE:
         is_made = f"{new}.startsWith({old}) && {new}.substring({old}.size()).matches({text(f'^{MADE}$')})"
@@ -205,26 +205,26 @@ def _one(field: Field, to: str, place: str, above: tuple[str, str]) -> str:
     return f"[{place}, {new}, {old}, {stopped}]"
 
 
-def _as_text(here: str, step: str, field: Field) -> str:
-    value_of = f"{here}[{text(step)}]"
+def _as_text(holder: str, step: str, field: Field) -> str:
+    value_of = f"{holder}[{text(step)}]"
     shown = f'({value_of} ? "true" : "false")' if field.value is Value.SWITCH else f"string({value_of})"
-    return f"({text(step)} in {here} ? {shown} : {text(json.dumps(field.absent))})"
+    return f"({text(step)} in {holder} ? {shown} : {text(json.dumps(field.absent))})"
 
 
 def _opened(path: Path) -> str:
-    """How a record's path begins."""
+    """The beginning of a record's entry for a path."""
     return f"[{','.join(path)},"
 
 
 def unlisted(field: str) -> str:
-    """That an object lists no finalizer or owner that it did not have."""
-    new, old = (child(child(one, "metadata"), field, "[]") for one in ("object", "oldObject"))
+    """Condition that an object lists no finalizer or owner that it did not have."""
+    new, old = (child(child(side, "metadata"), field, "[]") for side in ("object", "oldObject"))
     return f"object == null || {new}.all(n, oldObject != null && n in {old})"
 
 
 def nothing_added(field: str, free: str) -> str:
-    """That an object has no label or annotation `k` that it did not have, unless it is free."""
-    new, old = (child(child(one, "metadata"), field) for one in ("object", "oldObject"))
+    """Condition that an object has no label or annotation `k` that it did not have, unless it is free."""
+    new, old = (child(child(side, "metadata"), field) for side in ("object", "oldObject"))
     pair = f"[{new}, oldObject == null ? {{}} : {old}]"
     return f"object == null || [{pair}].all(l, l[0].all(k, {free} || (k in l[1] && l[0][k] == l[1][k])))"
 
@@ -265,8 +265,8 @@ class _Found:
                 return
             if step.endswith(ITEM):
                 key = step.removesuffix(ITEM)
-                here = f"{pair} + [{_joined(place, key + '=')}]"
-                self.lists.setdefault((key, tuple(rests)), []).append(here)
+                entry = f"{pair} + [{_joined(place, key + '=')}]"
+                self.lists.setdefault((key, tuple(rests)), []).append(entry)
                 return
         self.maps.append(f"{pair} + [{listed(sorted(below))}]")
         for step, rests in sorted(below.items()):
@@ -319,25 +319,25 @@ def values(known: Variables, patterns: Sequence[Path], of_all: Path = ()) -> str
     found = " + ".join(_values(known, pattern) for pattern in patterns)
     if not of_all:
         return found
-    one = known.named(f"{of_all[-1]}OfAll", _text_at(f"{known.at(of_all[:-1])}[0]", of_all[-1]))
-    return f'({found}).map(c, c == "" ? {one} : c) + [{one}].filter(c, c != "")'
+    default = known.named(f"{of_all[-1]}OfAll", _text_at(f"{known.at(of_all[:-1])}[0]", of_all[-1]))
+    return f'({found}).map(c, c == "" ? {default} : c) + [{default}].filter(c, c != "")'
 
 
 def _values(known: Variables, pattern: Path) -> str:
     many = next((at for at, step in enumerate(pattern) if step == ANY or step.endswith(ITEM)), None)
     is_container = "type(i) == map"
     if many is None:
-        here, rest = f"[{known.at(pattern[:-2])}[0]]", pattern[-2:]
+        found, rest = f"[{known.at(pattern[:-2])}[0]]", pattern[-2:]
     else:
-        here, rest = f"{known.at(pattern[:many])}[0]", pattern[many + 1 :]
+        found, rest = f"{known.at(pattern[:many])}[0]", pattern[many + 1 :]
         is_map = pattern[many] == ANY
-        here = f"(type({here}) == {'map' if is_map else 'list'} ? {here} : [])"
-        here = f"{here}.map(k, {here}[k])" if is_map else here
+        found = f"(type({found}) == {'map' if is_map else 'list'} ? {found} : [])"
+        found = f"{found}.map(k, {found}[k])" if is_map else found
         if pattern[many] == ITEM:  # of any kind: one without containers says nothing of a class that it lacks
             is_container += f' && ("containers" in i || {_is_text("i", rest[-1])})'
     for step in rest[:-1]:
-        here += f".map(i, type(i) == map && {text(step)} in i, i[{text(step)}])"
-    return f"{here}.map(i, {is_container}, {_text_at('i', rest[-1])})"
+        found += f".map(i, type(i) == map && {text(step)} in i, i[{text(step)}])"
+    return f"{found}.map(i, {is_container}, {_text_at('i', rest[-1])})"
 
 
 def _text_at(above: str, step: str) -> str:

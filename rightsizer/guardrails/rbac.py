@@ -21,7 +21,7 @@ from rightsizer.policy.schema import Policy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WritePath:
-    """How a rule that enforces one of these actions writes to objects of a kind.
+    """A way in which a rule that enforces one of these actions writes to objects of a kind.
 
     Attributes:
         about: Names of kinds, one of which the rule must match; empty for any.
@@ -35,7 +35,7 @@ class WritePath:
 
 
 def names(row: Kind) -> tuple[str, ...]:
-    """As a policy may call a kind."""
+    """The names by which a policy may call a kind."""
     return (row.kind, f"{row.kind}.{row.group}") if row.group else (row.kind,)
 
 
@@ -45,8 +45,8 @@ def _openings() -> Iterator[WritePath]:
             yield WritePath(row, tuple(action for action in Action if _can(row, action)), names(row))
         if row.steering is Steering.DELETION_COST:
             yield WritePath(POD, (Action.SCALE_DOWN,), names(row))
-        for stop in (one.stop for one in row.states if one.stop is not None and one.stop.owned):
-            owned = next(one for one in KINDS if (one.group, one.kind) == (row.group, stop.owned))
+        for stop in (state.stop for state in row.states if state.stop is not None and state.stop.owned):
+            owned = next(kind for kind in KINDS if (kind.group, kind.kind) == (row.group, stop.owned))
             yield WritePath(owned, (stop.action,), names(row))
     yield WritePath(POD, (Action.EVICT,), names(POD), asking=True)
     for row in CONTROL_OBJECT_KINDS:  # of what it stops the rules speak
@@ -67,7 +67,7 @@ WRITE_PATHS = tuple(_openings())
 
 
 class Enabled:
-    """What the enforcing rules allow: kinds (with pods, if they are annotated), evictions, namespaces.
+    """Targets of the enforcing rules: kinds (with pods, if they are annotated), evictions, namespaces.
 
     Attributes:
         namespaces: The only ones with changes; None if unknown.
@@ -142,7 +142,7 @@ def grants(policy: Policy, *, account: str, own: str, is_finding: bool = False) 
 
 
 class Need(enum.StrEnum):
-    """What a policy has to let be done for a right to be granted."""
+    """The part of a policy that calls for a right."""
 
     NOTHING = "nothing"
     """Needed to plan."""
@@ -180,7 +180,6 @@ def is_for(right: Right, row: Kind) -> bool:
 
 
 def _is_needed(right: Right, enabled: Enabled, *, is_finding: bool) -> bool:
-    """Whether the actions of this policy need a right."""
     match need(right):
         case None:
             return False
@@ -199,7 +198,6 @@ def _is_needed(right: Right, enabled: Enabled, *, is_finding: bool) -> bool:
 def _pair(
     name: str, rights: Sequence[Right], *, account: str, own: str, namespace: str = ""
 ) -> Iterator[Object]:
-    """A role and its binding, for the cluster or for one namespace."""
     kind = "Role" if namespace else "ClusterRole"
     metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     yield role(kind, metadata, rights)

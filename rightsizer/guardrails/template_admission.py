@@ -1,4 +1,4 @@
-"""What a new ResourceClaimTemplate may say: as the one that it is made from, for no more or no larger devices. Pure.
+"""Rule for new ResourceClaimTemplates: as the one that it is made from, for no more or no larger devices. Pure.
 
 The API server evaluates the rule once for each template of the namespace, as a parameter; only the one that the
 annotation names counts, and the new one's name begins with its name.
@@ -29,13 +29,13 @@ def _is_no_more() -> str:
     exactly = f"[n, o].map(r, {cel.child('r', 'exactly')})"
     smaller = f"({_are_fewer()}) || ({_have_smaller_profile()}) || ({_are_parts_of_whole()})"
     alike = f'n["name"] == o["name"] && {_same_but("[n, o]", "exactly")} && [{exactly}].all(e, {smaller})'
-    each = f"[{requests}].all(q, q[0].size() == q[1].size() && q[0].all(n, q[1].exists(o, {alike})))"
+    fits = f"[{requests}].all(q, q[0].size() == q[1].size() && q[0].all(n, q[1].exists(o, {alike})))"
     kept = [_same_but(pair, step) for pair, step in zip(levels, ("spec", "devices", "requests"), strict=True)]
-    return " && ".join([*kept, each])
+    return " && ".join([*kept, fits])
 
 
 def _are_fewer() -> str:
-    """For two requests `e`: the new one is for no more devices."""
+    """Condition on two requests `e`: the new one is for no more devices."""
     counts = f"e.map(r, {cel.child('r', 'count', '0')})"
     return f"{_same_but('e', 'count')} && [{counts}].all(c, c[0] <= c[1])"
 
@@ -44,7 +44,7 @@ _SELECTORS = (
     f"e.map(r, {cel.child('r', 'selectors', '[]')}.map(s, "
     f"{cel.child(cel.child('s', 'cel'), 'expression', cel.text(''))}))"
 )
-"""For two requests `e`: the expressions of each."""
+"""Expressions of each of two requests `e`."""
 
 
 def _is_profile(expressions: str) -> str:
@@ -53,18 +53,18 @@ def _is_profile(expressions: str) -> str:
 
 
 def _have_smaller_profile() -> str:
-    """For two requests `e`: the new one is for a MIG profile with no more slices and no more memory."""
+    """Condition on two requests `e`: the new one is for a MIG profile with no more slices and no more memory."""
     numbers = [
         f't.map(x, int(x[0].find("[0-9]+{unit}").replace({cel.text(suffix)}, "")))'
         for unit, suffix in (("g[.]", "g."), ("gb", "gb"))
     ]
-    are_smaller = " && ".join(f"[{each}].all(c, c[0] <= c[1])" for each in numbers)
+    are_smaller = " && ".join(f"[{sizes}].all(c, c[0] <= c[1])" for sizes in numbers)
     are_profiles = f"{_is_profile('t[0]')} && {_is_profile('t[1]')}"
     return f"{_same_but('e', 'selectors')} && [{_SELECTORS}].all(t, {are_profiles} && {are_smaller})"
 
 
 def _are_parts_of_whole() -> str:
-    """For two requests `e`: the new one is for a MIG profile in place of a whole GPU."""
+    """Condition on two requests `e`: the new one is for a MIG profile in place of a whole GPU."""
     classes = f"e.map(r, {cel.child('r', 'deviceClassName', cel.text(''))})"
     wanted = f"[{cel.text(MIG_CLASS)}, {cel.text(WHOLE_CLASS)}]"
     are_profiles = f"{_is_profile('t[0]')} && t[1].size() == 0"
