@@ -249,7 +249,7 @@ RIGHTS_UNKNOWN = Message(
 LIMITED = Message(
     Status.WARNING, "{command} is limited, because it is not allowed to {missing}: {cost}", _BIND, _GRANT
 )
-"""For rights without which a command still runs."""
+"""Message about rights without which a command still runs."""
 
 
 def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
@@ -261,7 +261,7 @@ def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagno
     is_spared = (
         command is Command.PLAN and not facts.evicts
     )  # without evictions there are no manifests to read
-    rights = [one for one in needed(allowed, command) if not (is_spared and one.resource == "secrets")]
+    rights = [right for right in needed(allowed, command) if not (is_spared and right.resource == "secrets")]
     missing = [right for right in rights if not allowed[right]]
     named = {"command": command.value, "own": facts.own}
     if required := [right for right in missing if not right.cost]:

@@ -116,13 +116,14 @@ BUDGET_TOO_SMALL = Message(
 @check("policy", "budgets", "Budgets that prevent every change.")
 def _budgets(facts: Facts) -> Iterator[Diagnosis]:
     book = _evaluator(facts)
-    enforced = [one for one in book.fleet.workloads if one.gpus and book.evaluate(one).mode is Mode.ENFORCE]
+    holders = (workload for workload in book.fleet.workloads if workload.gpus)
+    enforced = [workload for workload in holders if book.evaluate(workload).mode is Mode.ENFORCE]
     if not any(rule.mode is Mode.ENFORCE for rule in book.policy.rules):
         yield NOT_USED()
         return
     held = sum(workload.gpus for workload in book.fleet.workloads)
     least = min((workload.gpus for workload in enforced), default=0)
-    found = [one for budget in book.policy.budgets for one in _budget_problems(budget, held, least)]
+    found = [problem for budget in book.policy.budgets for problem in _budget_problems(budget, held, least)]
     yield from found or [BUDGETS_ALLOW()]
 
 

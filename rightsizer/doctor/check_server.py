@@ -27,7 +27,7 @@ def spans(facts: Facts) -> tuple[list[datetime.timedelta], datetime.timedelta]:
     policy = ADVISE_ONLY if isinstance(loaded, Failure) else loaded.policy
     fleet: Fleet = NO_FLEET if isinstance(facts.fleet, Failure) else facts.fleet
     book = PolicyEvaluator(policy, fleet, at=facts.at, own=facts.own)
-    histories = (one.idle.history for one in book.all_criteria() if one.idle.idleFactor)
+    histories = (criteria.idle.history for criteria in book.all_criteria() if criteria.idle.idleFactor)
     return sorted(book.windows()), max(histories, default=datetime.timedelta())
 
 
@@ -211,7 +211,7 @@ def scrape_interval_s(span: datetime.timedelta, samples: float) -> float:
     """The likely scrape interval in seconds, given the samples in a span: one more or less, depending on its start."""
     span_s = span.total_seconds()
     least_s, most_s = span_s / (samples + 1), span_s / (samples - 1)
-    return next((one for one in USUAL_S if least_s <= one <= most_s), span_s / samples)
+    return next((usual_s for usual_s in USUAL_S if least_s <= usual_s <= most_s), span_s / samples)
 
 
 RECORDED = Message(Status.OK, "all {count} rules cover {window} and are used")
@@ -268,5 +268,5 @@ def _length(length: datetime.timedelta) -> str:
 
 
 def _whole(length: datetime.timedelta) -> datetime.timedelta:
-    """Rounded down to whole hours, at least one."""
+    """Round down to whole hours, at least one."""
     return datetime.timedelta(hours=max(length // datetime.timedelta(hours=1), 1))

@@ -145,9 +145,9 @@ MIG_UNMEASURED = Message(
 @check("signals", "mig", "MIG instances without utilization metrics.")
 def _mig(facts: Facts) -> Iterator[Diagnosis]:
     dark = [
-        one
-        for _, one in _devices(facts)
-        if one.device.instance and one.activity_mean is None and not one.invalid
+        usage
+        for _, usage in _devices(facts)
+        if usage.device.instance and usage.activity_mean is None and not usage.invalid
     ]
     if dark:
         yield MIG_UNMEASURED(devices=count(len(dark), "MIG instance"))
@@ -220,7 +220,7 @@ DISAGREE = Message(
 
 @check("signals", "agreement", "Sources that contradict each other.")
 def _agreement(facts: Facts) -> Iterator[Diagnosis]:
-    found = [key for key, one in _devices(facts) if DISAGREEMENT in one.invalid]
+    found = [key for key, usage in _devices(facts) if DISAGREEMENT in usage.invalid]
     if found:
         yield DISAGREE(devices=count(len(found), "device"), names=some(dict.fromkeys(found)))
     else:
@@ -240,8 +240,8 @@ INVALID = Message(
 def _values(facts: Facts) -> Iterator[Diagnosis]:
     metrics: collections.Counter[str] = collections.Counter()
     places = []
-    for key, one in _devices(facts):
-        invalid = [name for name in one.invalid if name != DISAGREEMENT]
+    for key, usage in _devices(facts):
+        invalid = [name for name in usage.invalid if name != DISAGREEMENT]
         metrics.update(invalid)
         places += [key] if invalid else []
     if places:
@@ -256,4 +256,4 @@ def _values(facts: Facts) -> Iterator[Diagnosis]:
 def _devices(facts: Facts) -> list[tuple[str, Usage]]:
     """Usage of each device by each GPU pod (namespace/pod), in a stable order."""
     usages = known(facts.usages)
-    return [(f"{key[0]}/{key[1]}", one) for key in sorted(usages) for one in usages[key]]
+    return [(f"{key[0]}/{key[1]}", usage) for key in sorted(usages) for usage in usages[key]]

@@ -54,7 +54,7 @@ class Server:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Naming:
-    """How series name pods and devices.
+    """Labels by which series name pods and devices.
 
     Attributes:
         forms: Number of series that name a GPU pod of this cluster, by the label with its name.
@@ -202,7 +202,7 @@ FAILED = Message(
     "if too large or too slow: --prometheus-timeout 300s, a smaller --prometheus-max-samples, or "
     "recording rules; if Forbidden: see permissions",
 )
-"""What any check says if it lacks a fact: one that another check reports, or none does."""
+"""Messages of any check that lacks a fact: one that another check reports, or none does."""
 
 
 class NotKnown(Exception):  # noqa: N818 - becomes a diagnosis, not an error
@@ -242,35 +242,35 @@ def text(found: Sequence[Found], *, colour: bool) -> str:
     """Diagnoses by family, each with its remedy below."""
     paint = Paint(colour=colour)
     lines: list[str] = []
-    for family, group in itertools.groupby(found, key=lambda one: one[0].family):
+    for family, group in itertools.groupby(found, key=lambda pair: pair[0].family):
         lines += ["", paint.bold(family.upper())] if lines else [paint.bold(family.upper())]
-        for names, one in _joined(group):
-            lines += _lines(names, one, paint)
+        for names, diagnosis in _joined(group):
+            lines += _lines(names, diagnosis, paint)
     return "\n".join([*lines, "", _summary(found)]) + "\n"
 
 
 def _joined(group: Iterable[Found]) -> Iterator[tuple[list[str], Diagnosis]]:
     """Neighbouring checks with equal diagnoses, as one."""
-    for one, same in itertools.groupby(group, key=lambda found: found[1]):
-        yield [found.name for found, _ in same], one
+    for diagnosis, same in itertools.groupby(group, key=lambda found: found[1]):
+        yield [found.name for found, _ in same], diagnosis
 
 
-def _lines(names: Sequence[str], one: Diagnosis, paint: Paint) -> Iterator[str]:
-    head = f"{paint.status(one.status, f'{one.status:<{_COLUMN}}')}"
+def _lines(names: Sequence[str], diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+    head = f"{paint.status(diagnosis.status, f'{diagnosis.status:<{_COLUMN}}')}"
     indent = " " * (_COLUMN + _NAME)
     name, *others = names
-    words = one.words if not others else f"{one.words} (also {', '.join(others)})"
+    words = diagnosis.words if not others else f"{diagnosis.words} (also {', '.join(others)})"
     first, *rest = _wrapped(words, indent)
     yield f"{head}{name:<{_NAME}}{first.lstrip()}"
     yield from rest
-    if one.remedy:
-        yield from (paint.dim(line) for line in _wrapped(f"→ {one.remedy}", indent))
-    if one.command:
-        yield _COMMAND + safe(one.command)
+    if diagnosis.remedy:
+        yield from (paint.dim(line) for line in _wrapped(f"→ {diagnosis.remedy}", indent))
+    if diagnosis.command:
+        yield _COMMAND + safe(diagnosis.command)
 
 
 def _wrapped(words: str, indent: str) -> list[str]:
-    """Wrapped to 80 columns; names, flags and URLs are not split at hyphens."""
+    """Wrap to 80 columns; names, flags and URLs are not split at hyphens."""
     found = textwrap.wrap(
         safe(words), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
@@ -278,7 +278,7 @@ def _wrapped(words: str, indent: str) -> list[str]:
 
 
 def _numbers(found: Sequence[Found]) -> dict[Status, int]:
-    return {status: sum(one.status is status for _, one in found) for status in Status}
+    return {status: sum(diagnosis.status is status for _, diagnosis in found) for status in Status}
 
 
 def _summary(found: Sequence[Found]) -> str:
@@ -300,11 +300,11 @@ def document(found: Sequence[Found]) -> dict[str, Any]:
             {
                 "family": row.family,
                 "check": row.name,
-                "status": one.status.value,
-                "message": safe(one.words),
-                "remedy": safe(one.remedy) or None,
-                "command": safe(one.command) or None,
+                "status": diagnosis.status.value,
+                "message": safe(diagnosis.words),
+                "remedy": safe(diagnosis.remedy) or None,
+                "command": safe(diagnosis.command) or None,
             }
-            for row, one in found
+            for row, diagnosis in found
         ],
     }

@@ -58,7 +58,7 @@ _RECORDS = '__name__=~"gpu_rightsizer:.*5m"'
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FactSources:
-    """How to connect, and what the flags say.
+    """Connections, and settings from the flags.
 
     Attributes:
         is_named: Whether a URL is given; otherwise Prometheus is searched for in the cluster.
@@ -78,7 +78,7 @@ class FactSources:
 
 
 def collect_facts(sources: FactSources) -> Facts:
-    """All facts that can be known."""
+    """Collect all facts that can be known."""
     cluster = attempt(sources.cluster)
     fleet = then(cluster, lambda found: build_fleet(read_cluster(found, RECORDABLE_KINDS)))
     policy = summarized(attempt(sources.policy), NO_POLICY)
@@ -181,7 +181,7 @@ def _interval_s(querier: SourceQuerier) -> float:
     for span in SPANS:
         counts = (RAW.count(metric, querier.matchers, span) for metric in querier.markers())
         answers = (querier.prometheus.query(f"max({counted})", querier.at) for counted in counts)
-        samples = max((one.value for answer in answers for one in answer), default=0.0)
+        samples = max((sample.value for answer in answers for sample in answer), default=0.0)
         if samples >= ENOUGH:
             return scrape_interval_s(span, samples)
     raise EvidenceIncomplete(f"there are fewer than {ENOUGH} samples of any GPU in the last {SPANS[-1]}")
@@ -201,7 +201,7 @@ def _source(querier: SourceQuerier) -> MetricSource:
     """The source with the metrics that exist; with earlier ones if an exporter stopped."""
     for back in LOOKBACKS:
         found = metrics_present(querier, querier.at - back)
-        if kept := tuple(one for one in querier.source.metrics if one.name in found):
+        if kept := tuple(metric for metric in querier.source.metrics if metric.name in found):
             return dataclasses.replace(querier.source, metrics=kept)
     return querier.source
 
@@ -216,7 +216,6 @@ def _usages(querier: SourceQuerier, held: frozenset[PodKey]) -> Usages:
 
 
 def _naming(querier: SourceQuerier) -> Naming:
-    """How the series that name a pod do so, and how many there are of each device."""
     labels = querier.source.labels
     selected = querier.selected(querier.markers(), querier.pod_matchers)
     forms: collections.Counter[str] = collections.Counter()
@@ -266,7 +265,7 @@ def _recorded(querier: SourceQuerier, window: datetime.timedelta) -> Recorded:
 
 
 FAMILIES = ("inventory", "permissions", "prometheus", "signals", "coverage", "policy")
-"""In order of output: what fails in one makes checks of later ones unknown."""
+"""Families of checks in order of output: what fails in one makes checks of later ones unknown."""
 MODULES = (check_cluster, check_server, check_signals, check_policy)
 CHECKS = sorted(
     (row for module in MODULES for row in vars(module).values() if isinstance(row, Check)),
