@@ -117,14 +117,14 @@ ANNOTATIONS: Final = (
 )
 
 _ANY = Match(everything=True)
-"""Of the class's pods: they are found by its name."""
+"""Match of the class's pods, which are found by its name."""
 
 _BY_KEY = {annotation.key: annotation for annotation in ANNOTATIONS}
 
 
-def read_class(item: PriorityClass) -> ClassRule | None:
+def read_class(priority_class: PriorityClass) -> ClassRule | None:
     """The rule that a PriorityClass carries; None where it says nothing."""
-    ours = {key: text for key, text in item.annotations.items() if key.startswith(PREFIX)}
+    ours = {key: text for key, text in priority_class.annotations.items() if key.startswith(PREFIX)}
     if not ours:
         return None
     document: dict[str, Any] = {
@@ -136,13 +136,13 @@ def read_class(item: PriorityClass) -> ClassRule | None:
     if PREFIX + "mode" not in ours:
         problems.append(f"{PREFIX}mode is missing; write protect, advise or enforce")
     if problems:
-        return _unreadable(item, problems)
+        return _unreadable(priority_class, problems)
     try:
         rule = Rule.model_validate(document)
     except pydantic.ValidationError as error:
-        return _unreadable(item, [_message(detail) for detail in error.errors(include_url=False)])
+        return _unreadable(priority_class, [_message(detail) for detail in error.errors(include_url=False)])
     changes = {key: getattr(rule.idle, key) for key in document["idle"]}
-    rule = rule.model_copy(update={"name": title_of(item.name), "idle": None})
+    rule = rule.model_copy(update={"name": title_of(priority_class.name), "idle": None})
     return ClassRule(rule, changes)
 
 
@@ -182,5 +182,5 @@ def _message(detail: Mapping[str, Any]) -> str:
     return f"{name}: {message}" if name else message
 
 
-def _unreadable(item: PriorityClass, problems: list[str]) -> ClassRule:
-    return ClassRule(protecting(item.name), {}, tuple(problems))
+def _unreadable(priority_class: PriorityClass, problems: list[str]) -> ClassRule:
+    return ClassRule(protecting(priority_class.name), {}, tuple(problems))

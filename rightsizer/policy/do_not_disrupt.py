@@ -33,7 +33,7 @@ ALL_MARKS = tuple(Mark)
 
 
 def _unless(harmless: frozenset[str]) -> Callable[[str, Pod | None, datetime.datetime], bool]:
-    """Whatever is not one of these values is taken for the mark: a slip in it must not lift it."""
+    """A test that takes any value but these for the mark: a slip in it must not lift it."""
     return lambda value, _pod, _at: value.strip().lower() not in harmless
 
 
@@ -135,11 +135,11 @@ MANAGERS: Final = (
     "kueue",
     "verticalpodautoscaler",
 )
-"""Those that a policy may name."""
+"""Managers that a policy may name."""
 
 
 def controller_mode(manager: Manager, modes: Mapping[str, Mode], action: Action | None = None) -> Mode:
-    """How a workload of this manager is treated.
+    """The mode of a workload of this manager.
 
     Where the policy says nothing, what the manager would revert gets only advice.
     """

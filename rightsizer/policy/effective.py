@@ -1,4 +1,4 @@
-"""Which rule applies to a workload, what blocks acting on it, and the criteria that it is judged by. Pure.
+"""The rule that applies to a workload, what blocks acting on it, and the criteria that it is judged by. Pure.
 
 Rules are evaluated in order: those of the file, and those of PriorityClasses before or after them. If a match is
 unknown, the rule may apply as well as those after it, and the strictest of them does.
@@ -60,17 +60,17 @@ def _has_only(workload: Workload, classes: tuple[str, ...]) -> bool:
 
 
 NO_RULE = "(no rule)"
-"""What the advice on whatever no rule matches is called."""
+"""Name of the advice on whatever no rule matches."""
 
 NO_FLEET = Fleet((), {}, {})
-"""Where nothing is known of nodes and PriorityClasses: models and pools are unknown, classes say nothing."""
+"""A fleet of which nothing is known: models and pools are unknown, classes say nothing."""
 
 _STRICTNESS = {Mode.PROTECT: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """What the policy says about a workload: its rules, its mode after all reductions, and why it was reduced.
+    """A workload's rules, its mode after all reductions, and why it was reduced.
 
     Attributes:
         rule: Name of the rule, or of several rules of one mode that its pods match.
@@ -98,8 +98,8 @@ class EffectivePolicy:
 
     @property
     def thresholds(self) -> Thresholds:
-        """Those that take the least activity for work."""
-        return min((each.idle for each in self.judged_by), key=lambda idle: idle.maxUtilizationPercent)
+        """The rules' thresholds that take the least activity for work."""
+        return min(self.judged_by, key=lambda criteria: criteria.idle.maxUtilizationPercent).idle
 
     def mode_for(self, name: FindingName) -> Mode:
         """The mode for one finding; PROTECT if a rule switches it off."""
@@ -212,7 +212,9 @@ class PolicyEvaluator:
             rule=built_in[0].source if built_in else name,
             rules=rules,
             mode=strictest([mode, *reduced]),
-            actions=tuple(each for each in rules[0].actions if all(each in rule.actions for rule in rules)),
+            actions=tuple(
+                action for action in rules[0].actions if all(action in rule.actions for rule in rules)
+            ),
             judged_by=tuple(self._criteria_for(ordered, row) for ordered in ordered_rules),
             restrictions=(
                 *built_in,
@@ -307,8 +309,8 @@ class PolicyEvaluator:
 
     def _strictest(self, workload: Workload) -> list[OrderedRule]:
         """All rules that may apply to its pods and have the strictest mode, in order of evaluation."""
-        each = (self.candidates(workload, pod) for pod in workload.pods)
-        found = {ordered.key: ordered for ordered in itertools.chain.from_iterable(each)}
+        by_pod = (self.candidates(workload, pod) for pod in workload.pods)
+        found = {ordered.key: ordered for ordered in itertools.chain.from_iterable(by_pod)}
         if not workload.pods:  # without pods, any rule may apply
             found = {ordered.key: ordered for ordered in (*self._ordered_rules, self._advice)}
         mode = strictest([ordered.rule.mode for ordered in found.values()])

@@ -38,7 +38,6 @@ def explain(workload: Workload, book: PolicyEvaluator) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """Wrapped to 80 columns, with continuation lines indented."""
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.fill(
         line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -133,7 +132,7 @@ def _sharing(workload: Workload, book: PolicyEvaluator) -> str:
 
 def _list(title: str, items: Sequence[str]) -> Iterator[str]:
     yield f"{title}: {'none' if not items else ''}".rstrip()
-    yield from (f"  {item}" for item in dict.fromkeys(items))
+    yield from (f"  {line}" for line in dict.fromkeys(items))
 
 
 def _doing(effective: EffectivePolicy) -> Iterator[str]:
@@ -152,7 +151,7 @@ def _doing(effective: EffectivePolicy) -> Iterator[str]:
     yield f"  minimum kept: {', '.join(kept) or 'none'}"
     notice = "none"
     if effective.notify_before:
-        after = span(min(each.idle.noticeAfter for each in effective.judged_by))
+        after = span(min(criteria.idle.noticeAfter for criteria in effective.judged_by))
         notice = (
             f"after {after} idle or half of the required idle time, "
             f"{span(effective.notify_before)} or more before the change"

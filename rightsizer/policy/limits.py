@@ -9,7 +9,7 @@ import decimal
 import enum
 import functools
 import zoneinfo
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Protocol, Self
 
 import pydantic
@@ -20,7 +20,7 @@ from rightsizer.policy.values import DAYS, Date, Days, Minutes, Part, Share, Zon
 
 
 class BudgetScope(enum.StrEnum):
-    """Where a budget counts changes together."""
+    """Group of workloads whose changes a budget counts together."""
 
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
@@ -91,7 +91,7 @@ class Budget(Part):
 
     @property
     def title(self) -> str:
-        """What people know it by."""
+        """Name that people know it by."""
         return self.name or f"{self.scope.value}/{self.per.value}"
 
     @property
@@ -150,15 +150,16 @@ def with_defaults(written: tuple[Budget, ...]) -> tuple[Budget, ...]:
             message = f"two budgets for scope {budget.scope.value} per {budget.per.value}; combine them"
             raise ValueError(message)
         seen[budget.scope, budget.per] = budget
-    return (*written, *(one for one in DEFAULT_BUDGETS if not _replaced(one, seen.get((one.scope, one.per)))))
+    return (*written, *(default for default in DEFAULT_BUDGETS if not _is_replaced(default, seen)))
 
 
-def _replaced(default: Budget, written: Budget | None) -> bool:
+def _is_replaced(default: Budget, seen: Mapping[tuple[BudgetScope, Per], Budget]) -> bool:
+    written = seen.get((default.scope, default.per))
     return written is not None and set(default.actions) <= set(written.actions)
 
 
 class NewlyEligible(Part):
-    """How much the number of enforced workloads may grow; both limits must be exceeded."""
+    """Limits on the growth of the number of enforced workloads; both must be exceeded."""
 
     share: Share = pydantic.Field(
         decimal.Decimal(20), description="Percentage above the accepted number, above 0% and up to 100%."
@@ -167,7 +168,7 @@ class NewlyEligible(Part):
 
 
 class Breaker(Part):
-    """What stops all changes until an operator resets the breaker."""
+    """Conditions that stop all changes until an operator resets the breaker."""
 
     maxErrors: int = pydantic.Field(
         3, ge=1, le=1000, description="Consecutive refused or unknown outcomes, over all runs."
@@ -183,7 +184,7 @@ class Breaker(Part):
 
 
 class MaintenanceWindow(Part):
-    """When changes may be made; one of several windows must be open."""
+    """Times at which changes may be made; one of several windows must be open."""
 
     days: Days = pydantic.Field(
         tuple(range(7)),
@@ -206,7 +207,7 @@ class MaintenanceWindow(Part):
         return self
 
     def __str__(self) -> str:
-        """As people say it."""
+        """Days, times and zone, as people say them."""
         days = ", ".join(DAYS[day] for day in self.days) if len(self.days) < len(DAYS) else "every day"
         return f"{days} {_clock(self.from_)}-{_clock(self.to)} {self.zone}"
 
@@ -234,7 +235,7 @@ class Freeze(Part):
         return self
 
     def __str__(self) -> str:
-        """As people say it."""
+        """Days, zone and reason, as people say them."""
         why = f" ({self.reason})" if self.reason else ""
         return f"{self.from_} to {self.to} {self.zone}{why}"
 
@@ -317,7 +318,7 @@ def _frozen(freeze: Freeze) -> _Span:
 
 
 def _spans(window: MaintenanceWindow, at: datetime.datetime, days: range) -> Iterator[_Span]:
-    """When the window is open, of those that begin on these days from today's; empty ones are left out."""
+    """Times at which the window is open, of those that begin on these days from today's; empty ones are left out."""
     zone = _zone(window.zone)
     today = at.astimezone(zone).date()
     minutes = window.to if window.to > window.from_ else window.to + _DAY // datetime.timedelta(minutes=1)

@@ -18,7 +18,7 @@ LOWEST_PRIORITY = -2_147_483_648
 HIGHEST_USER_PRIORITY = 1_000_000_000
 """Kubernetes reserves higher values for system classes (PriorityClass v1)."""
 LOWEST_IN_USE = -1_000_000_000
-"""Nobody has classes below; a range from here on, or from further below, to the highest leaves nothing out."""
+"""Lowest priority in use; a range from here or below to the highest leaves no class out."""
 
 
 class PriorityRange(Part):
@@ -81,7 +81,7 @@ def _on_purpose(value: object) -> object:
 
 
 class Match(Part):
-    """Which workloads a rule matches; all conditions must hold."""
+    """Conditions on the workloads of a rule; all must hold."""
 
     model_config = pydantic.ConfigDict(
         json_schema_extra={
@@ -132,7 +132,7 @@ class Match(Part):
 
 
 class Sharing(Part):
-    """Which pods may share a GPU without isolation."""
+    """Pods that may share a GPU without isolation."""
 
     model_config = pydantic.ConfigDict(
         json_schema_extra={
@@ -179,7 +179,7 @@ class Sharing(Part):
 
 
 CONDITIONS = ("priorityClasses", "priority", "namespaces", "kinds", "labels", "models", "nodePools")
-"""In order of evaluation."""
+"""Conditions in order of evaluation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ def _shown_labels(subject: MatchInput) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Row:
-    """How a condition is tested, and how the tested fact is shown."""
+    """The test of a condition, and the display of the tested fact."""
 
     test: Callable[[Any, MatchInput], bool | None]
     sight: Callable[[MatchInput], str]

@@ -91,7 +91,7 @@ def unreachable(policy: Policy) -> Iterator[tuple[Place, str]]:
 
 
 def _shut(number: int, match: Match, policy: Policy) -> Iterator[tuple[Place, str]]:
-    """What a rule opens in vain."""
+    """Each protected class or namespace that a rule matches in vain: its place in the file, and why."""
     at: Place = ("rules", number, "match")
     for position, pattern in enumerate(match.priorityClasses or ()):
         if contains("system-*", pattern):
@@ -307,20 +307,19 @@ _WITHOUT = """\
 
 def starting_policy(classes: Iterable[PriorityClass]) -> str:
     """The text of a policy file; protects classes with important names, and the highest of several classes."""
-    own = sorted(
-        (item for item in classes if not item.name.startswith("system-") and item.value <= SYSTEM_PRIORITY),
-        key=lambda item: (-item.value, item.name),
-    )
+    others = (priority for priority in classes if not priority.name.startswith("system-"))
+    own = [priority for priority in others if priority.value <= SYSTEM_PRIORITY]
+    own.sort(key=lambda priority: (-priority.value, priority.name))
     return _HEAD + "\n".join([*_rules(own), _WITHOUT])
 
 
 def _rules(own: list[PriorityClass]) -> Iterator[str]:
     names: set[str] = {"without-class"}
-    for number, item in enumerate(own):
+    for number, priority in enumerate(own):
         is_highest = number == 0 and len({other.value for other in own}) > 1
-        template = _PROTECTED if is_highest or _IMPORTANT.search(item.name) else _ADVISED
+        template = _PROTECTED if is_highest or _IMPORTANT.search(priority.name) else _ADVISED
         yield template.format(
-            value=item.value, name=_quoted(_title(item.name, names)), pattern=_quoted(item.name)
+            value=priority.value, name=_quoted(_title(priority.name, names)), pattern=_quoted(priority.name)
         )
 
 
@@ -336,7 +335,7 @@ def _title(name: str, taken: set[str]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Quoted, if YAML would otherwise not read it as this text."""
+    """Quote what YAML would otherwise not read as this text."""
     return (
         name if yaml.safe_load(name) == name and re.fullmatch(r"[-A-Za-z0-9_.]+", name) else json.dumps(name)
     )

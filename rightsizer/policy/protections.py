@@ -59,7 +59,6 @@ def protections(workload: Workload, policy: Policy, own: str) -> Iterator[Blocke
 
 
 def _reasons(workload: Workload, policy: Policy, own: str) -> Iterator[tuple[str, str]]:
-    """Why a workload is protected, and by what."""
     namespace, kind = workload.ref.namespace, workload.ref.kind
     if namespace in SYSTEM_NAMESPACES:
         yield f"namespace {namespace} is a system namespace", "built-in:system-namespace"

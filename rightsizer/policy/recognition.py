@@ -21,9 +21,9 @@ _KSERVE = ("serving.kserve.io", "InferenceService")
 def is_notebook(workload: Workload) -> bool:
     """Whether somebody works in it interactively, by labels of hubs, names of applications, or images."""
     labels = [workload.labels, *(pod.labels for pod in workload.pods)]
-    if any(key.startswith(_HUBS) for each in labels for key in each):
+    if any(key.startswith(_HUBS) for own in labels for key in own):
         return True
-    names = [workload.ref.name, *(text for each in labels for pair in each.items() for text in pair)]
+    names = [workload.ref.name, *(text for own in labels for pair in own.items() for text in pair)]
     images = (image.decode(errors="replace") for image in _IMAGE.findall(workload.spec))
     return any(_NOTEBOOK.search(name) for name in (*names, *images))
 
@@ -37,12 +37,13 @@ def is_woken(workload: Workload) -> bool:
     """Whether a request starts it again after a stop: by Knative, or by an autoscaler from zero."""
     kind = (workload.ref.group, workload.ref.kind)
     by_knative = kind == _KNATIVE or (kind == _KSERVE and runs_on_knative(workload))
-    return workload.control_object is None and (by_knative or any(one.wakes for one in workload.managers))
+    is_managed = any(manager.wakes for manager in workload.managers)
+    return workload.control_object is None and (by_knative or is_managed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferenceServer:
-    """How an inference server is recognised without its metrics; its name is an engine's.
+    """Marks of an inference server without metrics; its name is an engine's.
 
     Attributes:
         images: A pattern of its images, without tags; empty if none is its own.
@@ -85,9 +86,9 @@ def server_of(workload: Workload) -> tuple[str, str]:
         containers = list(_containers(msgspec.json.decode(workload.spec))) if workload.spec else []
     except (msgspec.DecodeError, RecursionError):
         return "", ""
-    images = [_image(one["image"]) for one in containers]
-    programs = [" ".join(_texts(one.get("command")) + _texts(one.get("args"))) for one in containers]
-    ports = [set(_ports(one.get("ports"))) for one in containers]
+    images = [_image(spec["image"]) for spec in containers]
+    programs = [" ".join(_texts(spec.get("command")) + _texts(spec.get("args"))) for spec in containers]
+    ports = [set(_ports(spec.get("ports"))) for spec in containers]
     for server in SERVERS:
         if server.program and any(re.search(server.program, program) for program in programs):
             return server.name, "its arguments"
@@ -114,7 +115,7 @@ def _containers(spec: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - JSON
 
 
 def _image(value: object) -> str:
-    """Without tag and digest; a NIMService has repository and tag apart."""
+    """Remove tag and digest; a NIMService has repository and tag apart."""
     name = value.get("repository") if isinstance(value, dict) else value
     return _TAG.sub("", name) if isinstance(name, str) and len(name) <= _LONGEST_IMAGE else ""
 
@@ -124,7 +125,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _ports(value: object) -> Iterator[int]:
-    for one in value if isinstance(value, list) else ():
-        port = one.get("containerPort") if isinstance(one, dict) else None
+    for entry in value if isinstance(value, list) else ():
+        port = entry.get("containerPort") if isinstance(entry, dict) else None
         if isinstance(port, int):
             yield port

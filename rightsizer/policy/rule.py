@@ -30,7 +30,7 @@ SAFE_ACTIONS = (
     Action.SCALE_TO_ZERO,
     Action.SUSPEND,
 )
-"""All but evict, which destroys a bare pod."""
+"""Actions other than evict, which destroys a bare pod."""
 
 ACTIONS = (*SAFE_ACTIONS, Action.EVICT)
 """Actions that a rule may name; notifyBefore adds a notice."""
@@ -254,7 +254,7 @@ class Rule(Part):
         return None
 
     def _impossible(self) -> str | None:
-        """What would be enforced in words, but never done."""
+        """The reason for which an enforced finding could never be acted upon."""
         if self.mode is not Mode.ENFORCE:
             return None
         for name, needed in CALLS_FOR.items():
@@ -269,7 +269,7 @@ class Rule(Part):
         return None
 
     def mode_for(self, name: FindingName) -> Mode:
-        """What is to be done about one finding; PROTECT where it is switched off."""
+        """The mode for one finding; PROTECT where it is switched off."""
         treatment = self.findings.get(name)
         if treatment is None and name is FindingName.TOO_FEW_REPLICAS:
             treatment = self.findings.get(FindingName.TOO_MANY_REPLICAS)

@@ -117,7 +117,7 @@ class Target(Part):
     """One receiver of messages."""
 
     model_config = pydantic.ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [one]} for one in ("url", "urlFile")]}
+        json_schema_extra={"oneOf": [{"required": [field]} for field in ("url", "urlFile")]}
     )
 
     type: Annotated[Literal["webhook", "slack", "apprise"], pydantic.BeforeValidator(_type)] = pydantic.Field(
@@ -414,4 +414,4 @@ ADVISE_ONLY = Policy(
     kind="Policy",
     rules=(Rule(name="advise-only", match=Match(everything=True), mode=Mode.ADVISE, actions=ACTIONS),),
 )
-"""What holds where no policy file is given: everything is judged, nothing is touched."""
+"""Policy where no file is given: everything is judged, nothing is touched."""

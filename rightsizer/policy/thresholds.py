@@ -1,4 +1,4 @@
-"""When each finding is made: the thresholds of a policy file, with their units and defaults. Pure."""
+"""Thresholds of a policy file for each finding, with their units and defaults. Pure."""
 
 import datetime
 import fnmatch
@@ -26,7 +26,7 @@ _MINUTE = datetime.timedelta(minutes=1)
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
 MAX_WINDOW = 366 * _DAY
-"""Nobody keeps samples of every pod for longer; Prometheus itself refuses ranges of centuries."""
+"""Longest window; nobody keeps samples of every pod for longer, and Prometheus refuses ranges of centuries."""
 
 Window = Annotated[Duration, within(5 * _MINUTE, MAX_WINDOW)]
 Delay = Annotated[Duration, within(0 * _DAY, MAX_WINDOW, "; to never touch workloads, write mode: protect")]
@@ -38,7 +38,7 @@ _JumpHistory = Annotated[Duration, within(_MINUTE, 7 * _DAY)]
 MAX_IDLE_PERCENT = 20.0
 MIN_COVERAGE = 0.5
 MAX_IDLE_POWER_W = 400.0
-"""What is beyond these switches a signal off, and says so nowhere: the other one alone would decide."""
+"""Highest idle power; more would silently switch the signal off, and the other one alone would decide."""
 
 Percent = Annotated[float, pydantic.Field(ge=0.0, le=100.0)]
 Margin = Annotated[float, pydantic.Field(ge=0.0, le=1000.0)]
@@ -79,7 +79,6 @@ IdlePower = Annotated[
 
 
 def _or_learned(schema: dict[str, Any]) -> None:
-    """Of a window: a duration, or the word."""
     pattern = schema.pop("pattern")
     schema["anyOf"] = [{"type": schema.pop("type"), "pattern": pattern}, {"const": LEARNED}]
 
@@ -105,11 +104,11 @@ class Judging(Part):
 
 
 LEARNED: Final = "learned"
-"""In place of a window: the one that `returns` calls for."""
+"""Word in place of a window: the one that `returns` calls for."""
 
 
 class ReturnRate(Part):
-    """How many idle periods that have lasted for a time end with work soon after."""
+    """Share of the idle periods of some length that end with work soon after."""
 
     after: Window = pydantic.Field(description="Idle time, 5m to 366d.")
     percent: Percent = pydantic.Field(
@@ -121,7 +120,7 @@ class ReturnRate(Part):
 
 
 class Thresholds(Judging):
-    """When a workload is idle or finished."""
+    """Thresholds for idle or finished workloads."""
 
     window: Window = pydantic.Field(
         datetime.timedelta(hours=24),
@@ -249,7 +248,7 @@ class Thresholds(Judging):
                 f"noticeAfter must be at least {least}, as evidence takes that long (unusedWindow, window)"
             )
             raise ValueError(message)
-        if any(one.after >= other.after for one, other in itertools.pairwise(self.returns)):
+        if any(rate.after >= other.after for rate, other in itertools.pairwise(self.returns)):
             message = "returns must be in order of after, shortest first"
             raise ValueError(message)
         return self
@@ -273,7 +272,7 @@ class Thresholds(Judging):
 
 
 class NoRequests(Part):
-    """When an inference server is not used, by its own metrics."""
+    """Thresholds for inference servers without requests, by their own metrics."""
 
     window: _FromAnHour = pydantic.Field(
         datetime.timedelta(days=3),
@@ -287,7 +286,7 @@ class NoRequests(Part):
 
 
 class Underutilized(Judging):
-    """When a working workload uses far less than it holds."""
+    """Thresholds for workloads that use far less than they hold."""
 
     maxMeanPercent: Percent = pydantic.Field(
         20.0, description="Highest mean utilization of each GPU; percent, 0 to 100."
@@ -295,7 +294,7 @@ class Underutilized(Judging):
 
 
 class TooManyGpus(Judging):
-    """When some GPUs of each pod are never used."""
+    """Thresholds for pods that never use some of their GPUs."""
 
     window: Window = pydantic.Field(
         datetime.timedelta(hours=4),
@@ -308,7 +307,7 @@ class TooManyGpus(Judging):
 
 
 class TooManyReplicas(Judging):
-    """How many replicas suffice: those of the busiest minute, plus headroom.
+    """Thresholds for replicas: those of the busiest minute, plus headroom.
 
     The defaults are those that free most at 0.5 % of minutes short (`python -m benchmarks.serving`).
     """
@@ -359,7 +358,7 @@ class TooManyReplicas(Judging):
 
 
 class OversizedGpu(Judging):
-    """When a MIG profile, a share or an amount of a GPU suffices."""
+    """Thresholds for pods that need only a MIG profile, share or amount of a GPU."""
 
     memoryMarginPercent: Margin = pydantic.Field(
         20.0, description="Margin on the highest memory use; percent, 0 to 1000."
@@ -374,7 +373,7 @@ class OversizedGpu(Judging):
 
 
 class Stuck(Judging):
-    """When full utilization is not work: no memory traffic, and too little power."""
+    """Thresholds for full utilization without work: no memory traffic, and too little power."""
 
     window: Window = pydantic.Field(
         datetime.timedelta(hours=2),
@@ -408,7 +407,7 @@ class Stuck(Judging):
 
 
 class InputBound(Judging):
-    """When a workload waits for something other than its GPUs."""
+    """Thresholds for workloads that wait for something other than GPUs."""
 
     maxMeanPercent: Percent = pydantic.Field(50.0, description="Highest mean utilization; percent, 0 to 100.")
     minWaitPercent: float = pydantic.Field(
@@ -421,7 +420,7 @@ class InputBound(Judging):
 
 
 class NotStarting(Part):
-    """When pods hold GPUs without running."""
+    """Thresholds for pods that hold GPUs without running."""
 
     after: Duration = pydantic.Field(
         datetime.timedelta(minutes=30), description="How long a pod may hold GPUs without running."

@@ -57,7 +57,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _HIGHEST_SHARE = 100
 _YEARS = range(2020, 2100)
 _GLOB = r"^(?![*?]*\*[*?]*$)(?!\s)(?!.*\s$)(?!.*(\.\*|\.\+))[^\\^$|()\[\]{}]*$"
-"""What `Pattern` checks, for the schema."""
+"""The same rules as those of `Pattern`, as a regular expression for the schema."""
 
 
 class Part(pydantic.BaseModel):
@@ -77,7 +77,7 @@ def _duration(value: object) -> object:
 
 
 def duration_text(span: datetime.timedelta) -> str:
-    """As it is written in a file, in the largest unit that divides it: 24h rather than 1d, as people do."""
+    """A duration as files write it, in the largest unit that divides it: 24h rather than 1d, as people do."""
     seconds = round(span.total_seconds())
     for unit, size, least in (("d", 86_400, 2), ("h", 3_600, 1), ("m", 60, 1)):
         if seconds % size == 0 and seconds >= least * size:
@@ -107,7 +107,7 @@ def within(low: datetime.timedelta, high: datetime.timedelta, advice: str = "") 
 
 
 def one_of(names: Sequence[str], refusal: str) -> Callable[[object], object]:
-    """What refuses any other name, and says which was meant."""
+    """A validator that refuses other names, and suggests the closest one."""
 
     def check(value: object) -> object:
         if value in names:
