@@ -100,7 +100,7 @@ def _path_placement(path: str) -> Placement:
     names = [_ESCAPE.sub(_unescaped, name) for name in path.split("/") if name]
     ups = next((depth for depth, name in enumerate(names) if name != ".."), len(names))
     names = names[ups:]
-    found = _in_kubepods(names) or (_in_hidden_kubepods(names) if ups > 1 else None)
+    found = (_in_hidden_kubepods(names) if ups > 1 else None) or _in_kubepods(names, is_cut=ups > 0)
     if found is not None:
         return found
     container_id = _first_container(names)
@@ -112,10 +112,15 @@ def _path_placement(path: str) -> Placement:
     )
 
 
-def _in_kubepods(names: Sequence[str]) -> Placement | None:
-    """By the outermost of the kubelet's cgroups, because pods may run other clusters' nodes. None if there is none."""
+def _in_kubepods(names: Sequence[str], *, is_cut: bool) -> Placement | None:
+    """By the outermost of the kubelet's cgroups, because pods may run other clusters' nodes. None if there is none.
+
+    If the path is cut off, the outermost may be what is hidden: below a pod or container, no name counts.
+    """
     inside = False
     for depth, name in enumerate(names):
+        if is_cut and (_POD_FOLDER.fullmatch(name) or _FOREIGN_CONTAINER.fullmatch(name)):
+            break
         if name == _FOLDER:
             return _in_pod_folder(names[depth + 1 :]) or Placement(no_pod_reason=NoPodReason.UNKNOWN_LAYOUT)
         if match := _POD_SLICE.fullmatch(name):

@@ -128,6 +128,25 @@ def test_placement_in_a_hidden_path_needs_pod_and_container(
     assert placement(f"0::{head}/pod{uid}/x{between}/{id_}").pod_uid == ""
 
 
+@given(
+    st.integers(1, 6),
+    classes,
+    uids,
+    hexes,
+    inside | st.builds("/kubepods/burstable/pod{}/{}".format, uids, hexes),
+)
+def test_placement_in_a_hidden_path_is_of_the_outer_pod_or_none(
+    ups: int, quality: str, uid: str, id_: str, below: str
+) -> None:
+    """Whatever a container makes below itself, it is no other pod's; nor is what a second container of ours makes."""
+    head = "/.." * ups + (quality and "/" + quality)
+    found = placement(f"0::{head}/pod{uid}/{id_}{below}")
+    assert (found.pod_uid, found.container_id) == (uid if ups > 1 else "", id_)
+    assert placement(f"0::{head}/pod{uid}/x{below}").pod_uid == ""
+    assert placement(f"0::{'/..' * ups}/{id_}{below}").pod_uid == ""
+    assert placement(f"0::{'/..' * ups}/docker/{id_}{below}").pod_uid == ""
+
+
 def test_no_pod_reasons_are_all_documented() -> None:
     """The page on attribution has a row for each reason, and none for another."""
     page = (Path(__file__).parents[3] / "docs/attribution.md").read_text()
