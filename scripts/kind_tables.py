@@ -106,10 +106,9 @@ def _replicas(row: Kind) -> str:
         field = f"`{shown(row.replicas.path)}`"
     else:
         return ""
-    needs = f", with `{shown(row.needs)}`" if row.needs else ""
     is_as_stop = bool(row.unless) and row.stop is not None and row.unless == row.stop.unless
     unless = ", on the same condition" if is_as_stop else _unless(row.unless)
-    return field + needs + unless + _STEERED[row.steering]
+    return field + unless + _STEERED[row.steering]
 
 
 def _containers(row: Kind) -> str:

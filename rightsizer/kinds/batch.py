@@ -12,8 +12,6 @@ https://project-codeflare.github.io/appwrapper/
 https://kueue.sigs.k8s.io/docs/reference/kueue.v1beta2/ (WorkloadSpec.active)
 """
 
-import dataclasses
-
 from rightsizer.changes.record_codec import ORDER_ANNOTATION
 from rightsizer.kinds.core import CLASS, TEMPLATE_CLASS
 from rightsizer.kinds.edits import ANY, GROUP, ITEM, NAMED, Path
@@ -135,14 +133,7 @@ KINDS = (
         states=(LEFT_OVER,),
         classes=(("spec", "replicatedJobs", NAMED, "template", *TEMPLATE_CLASS),),
     ),
-    # With an elasticPolicy its workers may come and go, highest index first; without one it needs them all.
-    dataclasses.replace(
-        _training("PyTorchJob", "pytorchReplicaSpecs"),
-        replicas=Field(("spec", "pytorchReplicaSpecs", "Worker", "replicas"), Value.COUNT),
-        steering=Steering.TAIL,
-        needs=("spec", "elasticPolicy"),
-        has_scale=True,
-    ),
+    _training("PyTorchJob", "pytorchReplicaSpecs"),
     _training("TFJob", "tfReplicaSpecs"),
     _training("MPIJob", "mpiReplicaSpecs"),
     _training("XGBoostJob", "xgbReplicaSpecs"),

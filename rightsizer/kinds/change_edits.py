@@ -119,9 +119,6 @@ def _replicas_edit(kind: Kind, obj: Mapping[str, Any], replicas: int) -> Edit:
     if kind.replicas is None:
         message = f"a {kind.kind} has no number of replicas"
         raise ValueError(message)
-    if kind.needs and value_at(obj, kind.needs) is None:
-        message = f"it has no {'.'.join(kind.needs)}, so it needs all its members"
-        raise ValueError(message)
     return edit_of(obj, kind.replicas.path, replicas)
 
 

@@ -377,7 +377,6 @@ class Kind:
         preconditions: Conditions for that rollout.
         rollout: How many new pods it starts before former ones end.
         pause: Containers that change only while it is suspended, instead.
-        needs: A field that `replicas` needs, such as a policy of elastic training.
         groups: Its groups of workers, instead of `replicas`.
         roles: Labels that name the role of a pod, the first one that it has; pods of other roles cannot replace it.
         unless_pod: A label of pods whose controller prevents a stop, and what it does, for people.
@@ -405,7 +404,6 @@ class Kind:
     preconditions: tuple[RolloutPrecondition, ...] = ()
     rollout: Rollout = Rollout()
     pause: PauseSupport | None = None
-    needs: Path = ()
     groups: WorkerGroups | None = None
     roles: tuple[str, ...] = ()
     unless_pod: tuple[str, str] | None = None

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from rightsizer.kinds.change_edits import missing_field_reason
-from rightsizer.model import Action, ObjectRef, Proposal
 from simulator.kube import Fault, Rule
 from tests.rightsizer.build import AT, workload
 from tests.rightsizer.kind_cases import ray_cluster
@@ -278,26 +277,6 @@ def test_ray_service_crd_without_suspend_is_reported_not_failed(
     assert 'unknown field "spec.suspend"' in outcome["detail"]
     assert "\nbreaker: closed\n" in world.run("breaker").out
     assert len(world.pods_of(world.team, "serve")) == 2
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}}, "it has no spec.elasticPolicy"),
-        (
-            {"pytorchReplicaSpecs": [], "elasticPolicy": {}},
-            "there is no spec.pytorchReplicaSpecs.Worker anymore",
-        ),
-        ({"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}, "elasticPolicy": {}}, ""),
-    ],
-)
-def test_training_job_without_elastic_policy_is_not_shrunk(spec: dict[str, Any], words: str) -> None:
-    """Without an elastic policy a training job bears no fewer of them."""
-    ref = ObjectRef("kubeflow.org/v1", "PyTorchJob", "team", "train")
-    train = dataclasses.replace(workload(), ref=ref, spec=json.dumps(spec).encode())
-    told = missing_field_reason(train, Proposal(Action.SCALE_DOWN, 2.0, "", replicas=2), AT)
-    assert words in told
-    assert bool(words) == bool(told)
 
 
 @pytest.mark.parametrize("spec", [b"", b"[" * 100_000, b"{}]"])
