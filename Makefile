@@ -48,10 +48,14 @@ controlplane: setup ## build a real control plane, once, into the user's cache
 		$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/go.lock; }
 	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build
 
+.PHONY: operators
+operators: controlplane ## build real operators of other kinds, once, into the user's cache; prints what it skipped and why
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build --operators
+
 .PHONY: test
 test: setup ## the tests that take little time; what needs a program or GPU that is missing is skipped
 	@scripts/install-tools --optional
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not deep and not controlplane" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not deep and not controlplane and not operators" $(PYTEST_ARGS)
 
 .PHONY: try
 try: setup ## the tests, scenarios and golden files that name a finding: FINDING=too-many-gpus
@@ -66,12 +70,17 @@ try: setup ## the tests, scenarios and golden files that name a finding: FINDING
 test-slow: setup ## the tests that take long, and nothing else
 	@scripts/install-tools --optional
 	@scripts/install-stores
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "slow and not deep and not controlplane" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "slow and not deep and not controlplane and not operators" $(PYTEST_ARGS)
 
 .PHONY: test-controlplane
 test-controlplane: controlplane ## the tests on the real control plane, and nothing else; KUBERNETES=1.37: on that release
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "controlplane and not deep" $(PYTEST_ARGS)
+
+.PHONY: test-operators
+test-operators: operators ## the tests with real operators, and nothing else
+	@scripts/install-tools
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "operators" $(PYTEST_ARGS)
 
 # botocore wants an older python-dateutil than the newest kubernetes does, so it stands apart from what all others get.
 build/aws: requirements/aws.lock | $(STAMP)

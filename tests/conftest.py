@@ -77,7 +77,12 @@ def _reasons() -> dict[str, str]:
     for marker, names in PROGRAMS.items():
         if missing := [program for program in names if shutil.which(program) is None]:
             reasons[marker] = f"not on the path: {', '.join(missing)}; scripts/install-tools installs it"
-    built = {"controlplane": CONTROL_PLANE, "helm": (HELM,), "kustomize": (KUSTOMIZE,)}
+    built = {
+        "controlplane": CONTROL_PLANE,
+        "operators": CONTROL_PLANE,
+        "helm": (HELM,),
+        "kustomize": (KUSTOMIZE,),
+    }
     for marker, programs in built.items():
         try:
             find(programs)

@@ -19,6 +19,7 @@ from pathlib import Path
 from simulator.cache import CacheError
 from simulator.controlplane.programs import (
     MODULES,
+    OPERATORS,
     PROGRAMS,
     MissingProgramsError,
     Program,
@@ -48,6 +49,18 @@ def build_all() -> None:
             _build(go, target, [program for program in PROGRAMS if built(program) == target])
     for program, path in find(PROGRAMS).items():
         _say(f"{program}: {path}")
+
+
+def build_operators() -> None:
+    """Build the operators that are missing, each by itself: one that cannot be built is skipped, with the reason."""
+    go = _go()
+    for program in OPERATORS:
+        try:
+            _build(go, built(program), [program])
+        except BuildError as error:
+            _say(f"{program.name}: skipped: {error}")
+        else:
+            _say(f"{program.name}: {built(program) / program.name}")
 
 
 def _go() -> str:
@@ -85,11 +98,20 @@ def _build(go: str, target: Path, programs: Sequence[Program]) -> None:
             for program in programs:
                 flags = ["-trimpath", "-ldflags", link_flags(module), "-o", str(work / program.name)]
                 _run(go, ["build", "-v", *flags, program.package], module, program.name, total=total)
+                if program.of:
+                    (work / f"{program.name}.yaml").write_text(_manifests(go, program))
             work.chmod(0o755)
             work.rename(target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         _say(f"{names}: built in {_duration(time.monotonic() - began)}")
+
+
+def _manifests(go: str, program: Program) -> str:
+    """The definitions and webhooks of an operator, as its module has them."""
+    folder = _run(go, ["list", "-m", "-f", "{{.Dir}}", program.of], program.module, program.name)[-1]
+    paths = [path for pattern in program.manifests for path in sorted(Path(folder).glob(pattern))]
+    return "\n---\n".join(path.read_text() for path in paths)
 
 
 @contextlib.contextmanager
@@ -178,10 +200,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=f"Builds {', '.join(program.name for program in PROGRAMS)} from the Go modules pinned in "
         f"{MODULES.relative_to(MODULES.parents[2])}, once, into the user's cache (XDG_CACHE_HOME).",
     )
-    parser.parse_args(argv)
+    parser.add_argument(
+        "--operators",
+        action="store_true",
+        help=f"build {', '.join(program.name for program in OPERATORS)} in their place",
+    )
+    arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        build_all()
+        (build_operators if arguments.operators else build_all)()
     except KeyboardInterrupt:
         _say("ended; what was finished is kept")
         return 130

@@ -28,12 +28,21 @@ class Program:
 
     Attributes:
         source: The file of the main function, if it is one of this project.
+        of: The Go module with its definitions, if it is an operator.
+        manifests: Patterns of its definitions and webhooks in that module; they are kept with the program.
     """
 
     name: str
     module: str
     package: str
     source: Path | None = None
+    of: str = ""
+    manifests: tuple[str, ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other program is built into its folder."""
+        return self.source is not None or bool(self.of)
 
 
 def _kubernetes() -> str:
@@ -65,6 +74,42 @@ CONTROL_PLANE = tuple(
 )
 """What a control plane is made of; the others install on one, watch it, or answer in the place of its scheduler."""
 
+_TRAINING = MODULES.parents[1] / "operators" / "training-operator.go"
+_KUBEFLOW = "github.com/kubeflow"
+_WEBHOOK = "config/components/webhook/manifests.yaml"
+OPERATORS = (
+    Program(
+        "training-operator",
+        "operators-0.22",
+        str(_TRAINING),
+        _TRAINING,
+        of=f"{_KUBEFLOW}/training-operator",
+        manifests=("manifests/base/crds/kubeflow.org_*.yaml", "manifests/base/webhook/manifests.yaml"),
+    ),
+    Program(
+        "jobset",
+        "operators-0.22",
+        "sigs.k8s.io/jobset",
+        of="sigs.k8s.io/jobset",
+        manifests=("config/components/crd/bases/*.yaml", _WEBHOOK),
+    ),
+    Program(
+        "kuberay",
+        "operators-0.22",
+        "github.com/ray-project/kuberay/ray-operator",
+        of="github.com/ray-project/kuberay/ray-operator",
+        manifests=("config/crd/bases/*.yaml",),
+    ),
+    Program(
+        "lws",
+        "operators-0.22",
+        "sigs.k8s.io/lws/cmd",
+        of="sigs.k8s.io/lws",
+        manifests=("config/crd/bases/*.yaml", "config/webhook/manifests.yaml"),
+    ),
+)
+"""Operators, the cheapest first; the folders of MODULES are named by their release of controller-runtime."""
+
 Programs = Mapping[str, Path]
 """Paths of programs by name."""
 
@@ -81,8 +126,9 @@ def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:
     """These programs, from KUBEBUILDER_ASSETS first, then from the cache."""
     require_known_release()
     if absent := missing(programs):
+        target = "operators" if absent[0] in OPERATORS else "controlplane"
         raise MissingProgramsError(
-            f"no {', '.join(program.name for program in absent)}; `make controlplane` builds them once, "
+            f"no {', '.join(program.name for program in absent)}; `make {target}` builds them once, "
             f"or set {ASSETS_VARIABLE} to a folder that has them"
         )
     return {program.name: _path(program, _assets()) for program in programs}
@@ -131,7 +177,7 @@ def built(program: Program) -> Path:
     for path in (MODULES / module / "go.mod", MODULES / module / "go.sum", program.source):
         if path is not None:
             digest.update(path.read_bytes())
-    name = program.name if program.source is not None else module
+    name = program.name if program.is_alone else module
     return cache_directory("controlplane") / f"{name}-{digest.hexdigest()[:12]}"
 
 

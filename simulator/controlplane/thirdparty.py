@@ -124,11 +124,16 @@ def third_party_kinds() -> tuple[ThirdPartyKind, ...]:
 
 
 def install(client: KubeClient, kinds: Sequence[ThirdPartyKind]) -> None:
-    """Create the definitions, and wait until all of them are served."""
-    for kind in kinds:
-        client.create(_PATH, kind.definition)
+    """Create the definitions of kinds, and wait until all of them are served."""
+    define(client, [kind.definition for kind in kinds])
+
+
+def define(client: KubeClient, definitions: Sequence[Object]) -> None:
+    """Create definitions, and wait until all of them are served."""
+    for definition in definitions:
+        client.create(_PATH, definition)
     deadline = time.monotonic() + _ESTABLISHING_S
-    wanted = {kind.definition["metadata"]["name"] for kind in kinds}
+    wanted = {definition["metadata"]["name"] for definition in definitions}
     while missing := wanted - _served(client):
         if time.monotonic() > deadline:
             raise TimeoutError(

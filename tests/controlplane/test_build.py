@@ -13,6 +13,7 @@ import pytest
 from simulator.controlplane.programs import (
     KUBERNETES,
     MODULES,
+    OPERATORS,
     PROGRAMS,
     RELEASE_VARIABLE,
     RELEASES,
@@ -60,10 +61,10 @@ class Builder:
         path.write_text(_GO.format(body=body))
         path.chmod(0o755)
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, *flags: str) -> subprocess.Popen[str]:
         """The build, running."""
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "simulator.controlplane.build"],
+            [sys.executable, "-u", "-m", "simulator.controlplane.build", *flags],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -72,9 +73,9 @@ class Builder:
             start_new_session=True,
         )
 
-    def run(self) -> tuple[int, str]:
+    def run(self, *flags: str) -> tuple[int, str]:
         """The build: exit status and what it printed."""
-        process = self.start()
+        process = self.start(*flags)
         output, _ = process.communicate(timeout=60)
         return process.returncode, output
 
@@ -118,6 +119,17 @@ def test_failed_build_shows_go_output_and_leaves_nothing(builder: Builder) -> No
     left = {path.name.partition("-")[0] for path in builder.cache.iterdir() if not path.name.startswith(".")}
     assert left == {"etcd"}
     assert not list(builder.cache.glob(".building-*"))
+
+
+def test_operator_that_cannot_be_built_is_skipped_with_reason(builder: Builder) -> None:
+    """The others are built, each in a folder of its own beside its definitions."""
+    builder.go('case "$*" in *jobset*) echo "no space left on device"; exit 3 ;; esac')
+    code, output = builder.run("--operators")
+    assert code == 0, output
+    assert "jobset: skipped: jobset: go build ended with 3\n  | no space left on device" in output
+    for program in OPERATORS:
+        found = {path.name for path in builder.cache.glob(f"{program.name}-*/*")}
+        assert found == (set() if program.name == "jobset" else {program.name, f"{program.name}.yaml"})
 
 
 def test_build_without_go_names_version(builder: Builder) -> None:
@@ -239,9 +251,11 @@ def find_error(folder: Path) -> str:
 
 def test_pinned_modules_are_of_one_release() -> None:
     """Each go.mod names its programs as tools; all of Kubernetes' staging repositories are of its own release."""
-    for module in {program.module for program in PROGRAMS}:
+    for module in {program.module for program in (*PROGRAMS, *OPERATORS)}:
         text = (MODULES / module / "go.mod").read_text()
-        tools = {one.package for one in PROGRAMS if one.module == module and one.source is None}
+        tools = {
+            one.package for one in (*PROGRAMS, *OPERATORS) if one.module == module and one.source is None
+        }
         assert set(re.findall(r"^(?:tool |\t)([^\s=(]+)$", text, re.MULTILINE)) == tools
 
 

@@ -192,10 +192,13 @@ class RealWorld:
         """A workload's pods, once they run: since more than a day, and their devices look like `usage`."""
         pods = self.running(name, given.get("replicas", 1))
         for pod in pods:
-            report_start(self.client, pod, at_s=time.time() - 24.8 * 3600)
-            looks = [usage] * given.get("gpus", 1) if isinstance(usage, str) else usage
-            self._prometheus.write(day_of(self.team, pod["metadata"]["name"], looks))
+            self.since_yesterday(pod, [usage] * given.get("gpus", 1) if isinstance(usage, str) else usage)
         return pods
+
+    def since_yesterday(self, pod: Object, looks: Sequence[str]) -> None:
+        """Let a pod have started more than a day ago, with devices that look like this."""
+        report_start(self.client, pod, at_s=time.time() - 24.8 * 3600)
+        self._prometheus.write(day_of(self.team, pod["metadata"]["name"], looks))
 
     def become(self, user: ClientIdentity) -> None:
         """Run commands as somebody else from now on."""

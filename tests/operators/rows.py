@@ -1,0 +1,255 @@
+"""Kinds of real operators in each state that pods on simulated nodes can reach, and what becomes of each."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.controlplane.contract.server import Object
+
+Template = Object
+Spec = Callable[[Template], Object]
+Path = tuple[str, ...]
+
+ENDS = "simulator.gpu-rightsizer.io/ends-after"
+EXIT = "simulator.gpu-rightsizer.io/exit-code"
+SUSPENDED = ("spec", "suspend")
+_RUN_POLICY = ("spec", "runPolicy", "suspend")
+_CLEANED = ("spec", "runPolicy", "cleanPodPolicy")
+NOWHERE = "nowhere"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A kind in one state.
+
+    Attributes:
+        operator: Its program in OPERATORS.
+        spec: As its owner writes it, from a template of pods with one container.
+        container: The name of that container, where its operator insists on one.
+        pods: Pods that run before anything is changed.
+        status: What brings it into its state, if not its pods.
+        reached: A field of its status and its value in that state, or one of its conditions.
+        result: Of `apply`; empty if it plans nothing.
+        stopped: The field that the stop sets, and its value.
+        owned: The kind of the object that has this field, if another.
+        back: Pods that undo brings back.
+        restored: Fields of its spec that undo leaves behind where there were none.
+    """
+
+    operator: str
+    api_version: str
+    kind: str
+    state: str
+    spec: Spec
+    pods: int
+    container: str = "main"
+    status: Object = dataclasses.field(default_factory=dict)
+    reached: tuple[str, str] | None = None
+    result: str = "done"
+    action: str = "suspend"
+    stopped: tuple[Path, object] = (SUSPENDED, True)
+    owned: str = ""
+    back: int = 0
+    restored: Object = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of its object."""
+        return f"{self.kind}-{self.state}".lower()
+
+    def __str__(self) -> str:
+        """The name of its test."""
+        return f"{self.kind}-{self.state}"
+
+
+def _ending(template: Template, code: str) -> Template:
+    ending: Template = copy.deepcopy(template)
+    ending["metadata"]["annotations"] = {ENDS: "4s", EXIT: code}
+    return ending
+
+
+def _unplaced(spec: Spec) -> Spec:
+    """The same, with pods that fit on no node."""
+
+    def make(template: Template) -> Object:
+        elsewhere: Template = copy.deepcopy(template)
+        elsewhere["spec"]["nodeSelector"] = {"team": NOWHERE}
+        return spec(elsewhere)
+
+    return make
+
+
+def _training(specs: str, first: str, *, code: str = "", **policy: object) -> Spec:
+    """A job of two members; with a code the first one ends with it, and is not started again."""
+
+    def make(template: Template) -> Object:
+        member = {"replicas": 1, "template": _ending(template, code) if code else template}
+        others: Object = {"Worker": {"replicas": 1, "template": template}}
+        if first == "Worker":
+            others = {}
+            member["replicas"] = 2
+        return {"runPolicy": policy, specs: {first: {**member, "restartPolicy": "Never"}, **others}}
+
+    return make
+
+
+_KUBEFLOW = {
+    "PyTorchJob": ("pytorchReplicaSpecs", "Master", "pytorch"),
+    "TFJob": ("tfReplicaSpecs", "Chief", "tensorflow"),
+    "XGBoostJob": ("xgbReplicaSpecs", "Master", "xgboost"),
+    "PaddleJob": ("paddleReplicaSpecs", "Master", "paddle"),
+    "JAXJob": ("jaxReplicaSpecs", "Worker", "jax"),
+    "MPIJob": ("mpiReplicaSpecs", "Launcher", "mpi"),
+}
+
+
+def _kubeflow() -> Iterator[Row]:
+    for kind, (specs, first, container) in _KUBEFLOW.items():
+
+        def row(state: str, spec: Spec, pods: int, **expected: Any) -> Row:
+            return Row(
+                "training-operator",
+                "kubeflow.org/v1",
+                kind,  # noqa: B023 - called at once
+                state,
+                spec,
+                pods,
+                container=container,  # noqa: B023
+                **expected,
+            )
+
+        running = _training(specs, first)
+        yield row("running", running, 2, stopped=(_RUN_POLICY, True), back=2)
+        yield row("waiting", _unplaced(running), 0, result="")
+        yield row("suspended", _training(specs, first, suspend=True), 0, result="")
+        if first != "Worker":
+            for state, code in (("Succeeded", "0"), ("Failed", "1")):
+                ended = _training(specs, first, code=code)
+                cleaned = (_CLEANED, "Running")
+                yield row(state.lower(), ended, 1, reached=("conditions", state), stopped=cleaned)
+
+
+def _job_set(code: str = "", **fields: object) -> Spec:
+    def make(template: Template) -> Object:
+        def job(name: str, template: Template) -> Object:
+            never = {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}
+            spec = {"parallelism": 1, "completions": 1, "backoffLimit": 0, "template": never}
+            return {"name": name, "replicas": 1, "template": {"spec": spec}}
+
+        first = _ending(template, code) if code else template
+        return {"replicatedJobs": [job("driver", first), job("workers", template)], **fields}
+
+    return make
+
+
+def _job_sets() -> Iterator[Row]:
+    def row(state: str, spec: Spec, pods: int, **expected: Any) -> Row:
+        return Row("jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", state, spec, pods, **expected)
+
+    yield row("running", _job_set(), 2, back=2)
+    yield row("waiting", _unplaced(_job_set()), 0, result="")
+    yield row("suspended", _job_set(suspend=True), 0, result="")
+    any_of = {"operator": "Any", "targetReplicatedJobs": ["driver"]}
+    # Its controller deletes what still runs.
+    yield row(
+        "completed", _job_set("0", successPolicy=any_of), 0, reached=("conditions", "Completed"), result=""
+    )
+    yield row("failed", _job_set("1"), 0, reached=("conditions", "Failed"), result="")
+
+
+def _ray_cluster(template: Template) -> Object:
+    """A head and two workers."""
+    group = {
+        "groupName": "gpu",
+        "replicas": 2,
+        "minReplicas": 0,
+        "maxReplicas": 4,
+        "rayStartParams": {},
+        "template": template,
+    }
+    return {
+        "headGroupSpec": {"rayStartParams": {}, "template": template},
+        "workerGroupSpecs": [group],
+    }
+
+
+def _suspended_cluster(template: Template) -> Object:
+    return {"suspend": True, **_ray_cluster(template)}
+
+
+def _ray_job(**fields: object) -> Spec:
+    return lambda template: {
+        "entrypoint": "python train.py",
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": 100_000,
+        "rayClusterSpec": _ray_cluster(template),
+        **fields,
+    }
+
+
+def _ray() -> Iterator[Row]:
+    def row(kind: str, state: str, spec: Spec, pods: int, **expected: Any) -> Row:
+        return Row("kuberay", "ray.io/v1", kind, state, spec, pods, **expected)
+
+    yield row("RayCluster", "running", _ray_cluster, 3, back=3, restored={"suspend": False})
+    yield row("RayCluster", "waiting", _unplaced(_ray_cluster), 0, result="")
+    yield row("RayCluster", "suspended", _suspended_cluster, 0, result="")
+    reached = "jobDeploymentStatus"
+    yield row("RayJob", "running", _ray_job(), 3, reached=(reached, "Running"), back=3)
+    yield row(
+        "RayJob", "initializing", _unplaced(_ray_job()), 0, reached=(reached, "Initializing"), result=""
+    )
+    yield row("RayJob", "suspended", _ray_job(suspend=True), 0, reached=(reached, "Suspended"), result="")
+    interactive = _ray_job(submissionMode="InteractiveMode")
+    yield row(
+        "RayJob",
+        "waiting",
+        interactive,
+        3,
+        reached=(reached, "Waiting"),
+        owned="RayCluster",
+        back=3,
+        restored={"suspend": False},
+    )
+    kept = _ray_job(shutdownAfterJobFinishes=False, ttlSecondsAfterFinished=0)
+    yield row("RayJob", "kept", kept, 3, reached=(reached, "Running"), result="", back=3)
+    for state, status in (("Complete", "SUCCEEDED"), ("Failed", "FAILED")):
+        yield row(
+            "RayJob",
+            state.lower(),
+            _ray_job(),
+            3,
+            status={reached: state, "jobStatus": status, "endTime": "2126-11-30T00:00:00Z"},
+            reached=(reached, state),
+            owned="RayCluster",
+            back=3,
+            restored={"suspend": False},
+        )
+    yield row("RayService", "running", _ray_service, 3, result="blocked", back=3)
+
+
+def _ray_service(template: Template) -> Object:
+    return {"serveConfigV2": "applications: []", "rayClusterConfig": _ray_cluster(template)}
+
+
+def _groups(replicas: int) -> Spec:
+    return lambda template: {
+        "replicas": replicas,
+        "leaderWorkerTemplate": {"size": 2, "workerTemplate": template},
+    }
+
+
+def _leader_worker_sets() -> Iterator[Row]:
+    def row(state: str, spec: Spec, pods: int, **expected: Any) -> Row:
+        return Row("lws", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", state, spec, pods, **expected)
+
+    stopped = (("spec", "replicas"), 0)
+    yield row("running", _groups(2), 4, action="scale-to-zero", stopped=stopped, back=4)
+    yield row("waiting", _unplaced(_groups(1)), 0, result="")
+    yield row("scaled-to-zero", _groups(0), 0, result="")
+
+
+ROWS: Mapping[str, Row] = {
+    str(row): row for row in (*_kubeflow(), *_job_sets(), *_ray(), *_leader_worker_sets())
+}
