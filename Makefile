@@ -52,10 +52,15 @@ controlplane: setup ## build a real control plane, once, into the user's cache
 operators: controlplane ## build real operators of other kinds, once, into the user's cache; prints what it skipped and why
 	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build --operators
 
+.PHONY: node
+node: controlplane ## build a real node (kubelet, containerd), once, into the user's cache; it runs as root only
+	@scripts/install-tools --node
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m simulator.controlplane.build --node
+
 .PHONY: test
 test: setup ## the tests that take little time; what needs a program or GPU that is missing is skipped
 	@scripts/install-tools --optional
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not deep and not controlplane and not operators" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow and not deep and not controlplane and not operators and not node" $(PYTEST_ARGS)
 
 .PHONY: try
 try: setup ## the tests, scenarios and golden files that name a finding: FINDING=too-many-gpus
@@ -81,6 +86,10 @@ test-controlplane: controlplane ## the tests on the real control plane, and noth
 test-operators: operators ## the tests with real operators, and nothing else
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "operators" $(PYTEST_ARGS)
+
+.PHONY: test-node
+test-node: node ## the tests on a real node, and nothing else; prints why where none can run
+	@$(BIN)/python -m pytest -q -n 0 -m node tests/node $(PYTEST_ARGS)
 
 # botocore wants an older python-dateutil than the newest kubernetes does, so it stands apart from what all others get.
 build/aws: requirements/aws.lock | $(STAMP)

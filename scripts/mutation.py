@@ -62,7 +62,7 @@ def _folder(package: str) -> pathlib.Path:
 
 def _config(package: str, table: Mapping[str, Any]) -> str:
     """The section of mutmut; it mutates, tests and reads relative to the directory in which it runs."""
-    marks = "not slow and not deep and not controlplane"
+    marks = "not slow and not deep and not controlplane and not operators and not node"
     marks += "" if table.get("prometheus") else " and not prometheus"
     folder = _folder(package)
     fields = {

@@ -18,10 +18,12 @@ from simulator.controlplane.programs import (
     CONTROL_PLANE,
     HELM,
     KUSTOMIZE,
+    NODE,
     AssetsError,
     MissingProgramsError,
     find,
 )
+from simulator.realnode.obstacles import obstacle
 from tests.compiling import compile_for_workers
 
 if TYPE_CHECKING:
@@ -77,9 +79,12 @@ def _reasons() -> dict[str, str]:
     for marker, names in PROGRAMS.items():
         if missing := [program for program in names if shutil.which(program) is None]:
             reasons[marker] = f"not on the path: {', '.join(missing)}; scripts/install-tools installs it"
+    if reason := obstacle():
+        reasons["node"] = reason
     built = {
         "controlplane": CONTROL_PLANE,
         "operators": CONTROL_PLANE,
+        "node": (*NODE, *CONTROL_PLANE, HELM),
         "helm": (HELM,),
         "kustomize": (KUSTOMIZE,),
     }

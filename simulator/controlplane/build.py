@@ -1,4 +1,4 @@
-"""`make controlplane`: builds the programs that are missing from their pinned Go modules into the user's cache."""
+"""`make controlplane`, `make node`: builds what is missing from its pinned Go modules into the user's cache."""
 
 import argparse
 import contextlib
@@ -19,6 +19,7 @@ from pathlib import Path
 from simulator.cache import CacheError
 from simulator.controlplane.programs import (
     MODULES,
+    NODE,
     OPERATORS,
     PROGRAMS,
     MissingProgramsError,
@@ -29,6 +30,7 @@ from simulator.controlplane.programs import (
     missing,
     require_known_release,
 )
+from simulator.realnode.obstacles import obstacle
 
 _TELL_EVERY_S = 15.0
 _TAIL_LINES = 20
@@ -39,15 +41,15 @@ class BuildError(Exception):
     """A program could not be built; the message says why."""
 
 
-def build_all() -> None:
+def build_all(programs: Sequence[Program]) -> None:
     """Build what is missing, telling what is done and how far it is."""
     require_known_release()
-    absent = dict.fromkeys(built(program) for program in missing())
+    absent = dict.fromkeys(built(program) for program in missing(programs))
     if absent:
         go = _go()
         for target in absent:
-            _build(go, target, [program for program in PROGRAMS if built(program) == target])
-    for program, path in find(PROGRAMS).items():
+            _build(go, target, [program for program in programs if built(program) == target])
+    for program, path in find(programs).items():
         _say(f"{program}: {path}")
 
 
@@ -205,10 +207,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help=f"build {', '.join(program.name for program in OPERATORS)} in their place",
     )
+    parser.add_argument(
+        "--node",
+        action="store_true",
+        help=f"build {', '.join(program.name for program in NODE)} in their place",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.node and (reason := obstacle()):
+        _say(f"no real node is built: {reason}")
+        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        (build_operators if arguments.operators else build_all)()
+        if arguments.operators:
+            build_operators()
+        else:
+            build_all(NODE if arguments.node else PROGRAMS)
     except KeyboardInterrupt:
         _say("ended; what was finished is kept")
         return 130

@@ -2,7 +2,7 @@
 
 etcd ◄── kube-apiserver ◄─┬─ kube-controller-manager
                           ├─ kube-scheduler
-                          └─ kwok (all kubelets)
+                          └─ kwok (all kubelets, unless real nodes join)
 """
 
 import contextlib
@@ -41,6 +41,7 @@ class ControlPlane:
         programs: Where its programs are.
         api_flags: More flags of the API server.
         scheduler: A KubeSchedulerConfiguration; None for the default one.
+        simulates_kubelets: Whether kwok plays the kubelets of all nodes.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class ControlPlane:
         *,
         api_flags: Sequence[str] = (),
         scheduler: Mapping[str, Any] | None = None,
+        simulates_kubelets: bool = True,
     ) -> None:
         self.directory = directory
         self.kubeconfig = directory / "kubeconfig"
         self._programs = programs
         self._api_flags = tuple(api_flags)
         self._scheduler = scheduler
+        self._simulates_kubelets = simulates_kubelets
         self._certificates = Certificates(directory / "pki")
         self._stack = contextlib.ExitStack()
         self._clients: list[Child] = []
@@ -172,14 +175,15 @@ class ControlPlane:
             *_IN_NO_HURRY,
         )
         self._start_client("kube-scheduler", SCHEDULER, server, "--secure-port=0", *self._scheduler_flags())
-        self._start_client(
-            "kwok",
-            KUBELETS,
-            server,
-            "--manage-all-nodes",
-            "--node-lease-duration-seconds=40",
-            f"--config={_STAGES}",
-        )
+        if self._simulates_kubelets:
+            self._start_client(
+                "kwok",
+                KUBELETS,
+                server,
+                "--manage-all-nodes",
+                "--node-lease-duration-seconds=40",
+                f"--config={_STAGES}",
+            )
 
     def _scheduler_flags(self) -> tuple[str, ...]:
         """With a configuration file, it ignores most flags."""

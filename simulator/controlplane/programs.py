@@ -28,6 +28,7 @@ class Program:
 
     Attributes:
         source: The file of the main function, if it is one of this project.
+        is_apart: Whether it is built into a folder of its own in any case.
         of: The Go module with its definitions, if it is an operator.
         manifests: Patterns of its definitions and webhooks in that module; they are kept with the program.
     """
@@ -36,13 +37,14 @@ class Program:
     module: str
     package: str
     source: Path | None = None
+    is_apart: bool = False
     of: str = ""
     manifests: tuple[str, ...] = ()
 
     @property
     def is_alone(self) -> bool:
         """Whether no other program is built into its folder."""
-        return self.source is not None or bool(self.of)
+        return self.is_apart or self.source is not None or bool(self.of)
 
 
 def _kubernetes() -> str:
@@ -109,6 +111,23 @@ OPERATORS = (
     ),
 )
 """Operators, the cheapest first; the folders of MODULES are named by their release of controller-runtime."""
+_CONTAINERD, _CNI = (
+    "github.com/containerd/containerd/v2/cmd",
+    "github.com/containernetworking/plugins/plugins",
+)
+NODE = (
+    Program("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet", is_apart=True),
+    Program("containerd", "containerd", f"{_CONTAINERD}/containerd"),
+    Program("containerd-shim-runc-v2", "containerd", f"{_CONTAINERD}/containerd-shim-runc-v2"),
+    Program("ctr", "containerd", f"{_CONTAINERD}/ctr"),
+    Program("bridge", "cni", f"{_CNI}/main/bridge"),
+    Program("host-local", "cni", f"{_CNI}/ipam/host-local"),
+    Program("loopback", "cni", f"{_CNI}/main/loopback"),
+)
+"""What a real node is made of, besides runc."""
+
+PARTS = {"operators": OPERATORS, "node": NODE}
+"""What is not built with the control plane, by the target of make that builds it."""
 
 Programs = Mapping[str, Path]
 """Paths of programs by name."""
@@ -126,7 +145,7 @@ def find(programs: Sequence[Program] = CONTROL_PLANE) -> Programs:
     """These programs, from KUBEBUILDER_ASSETS first, then from the cache."""
     require_known_release()
     if absent := missing(programs):
-        target = "operators" if absent[0] in OPERATORS else "controlplane"
+        target = next((name for name, part in PARTS.items() if absent[0] in part), "controlplane")
         raise MissingProgramsError(
             f"no {', '.join(program.name for program in absent)}; `make {target}` builds them once, "
             f"or set {ASSETS_VARIABLE} to a folder that has them"

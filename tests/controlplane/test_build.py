@@ -13,6 +13,7 @@ import pytest
 from simulator.controlplane.programs import (
     KUBERNETES,
     MODULES,
+    NODE,
     OPERATORS,
     PROGRAMS,
     RELEASE_VARIABLE,
@@ -251,11 +252,10 @@ def find_error(folder: Path) -> str:
 
 def test_pinned_modules_are_of_one_release() -> None:
     """Each go.mod names its programs as tools; all of Kubernetes' staging repositories are of its own release."""
-    for module in {program.module for program in (*PROGRAMS, *OPERATORS)}:
+    programs = (*PROGRAMS, *OPERATORS, *NODE)
+    for module in {program.module for program in programs}:
         text = (MODULES / module / "go.mod").read_text()
-        tools = {
-            one.package for one in (*PROGRAMS, *OPERATORS) if one.module == module and one.source is None
-        }
+        tools = {one.package for one in programs if one.module == module and one.source is None}
         assert set(re.findall(r"^(?:tool |\t)([^\s=(]+)$", text, re.MULTILINE)) == tools
 
 
@@ -263,7 +263,7 @@ def test_pinned_modules_are_of_one_release() -> None:
 def test_pinned_release_of_kubernetes_is_of_one_piece(release: str) -> None:
     """All of Kubernetes' staging repositories are of its own release, and the programs are the same."""
     text = (MODULES / RELEASES[release] / "go.mod").read_text()
-    tools = {one.package for one in PROGRAMS if one.module == KUBERNETES and one.source is None}
+    tools = {one.package for one in (*PROGRAMS, *NODE) if one.module == KUBERNETES and one.source is None}
     assert set(re.findall(r"^\t([^\s=(]+)$", text, re.MULTILINE)) == tools
     (patch,) = re.findall(rf"^\tk8s.io/kubernetes v{release}\.(\S+)", text, re.MULTILINE)
     staging = re.findall(r"^\t(k8s.io/\S+) => (k8s.io/\S+) v0\.(\S+)$", text, re.MULTILINE)

@@ -1,0 +1,1 @@
+"""A real node, of kubelet, containerd and runc, for tests."""

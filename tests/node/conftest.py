@@ -1,0 +1,42 @@
+"""One real node for the whole test session; what its programs logged is shown with a test that fails."""
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from simulator.controlplane.plane import ControlPlane
+from simulator.controlplane.programs import NODE, find
+from simulator.realnode.node import Node
+from tests.node.cluster import Cluster
+
+_SHOWN_LINES = 40
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A real node that is Ready; for tests with the marker `node`."""
+    folder = tmp_path_factory.mktemp("node")
+    with (
+        ControlPlane(folder / "controlplane", find(), simulates_kubelets=False) as plane,
+        Node(folder / "node", find(NODE), plane) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def cluster(node: Node) -> Iterator[Cluster]:
+    """The node's cluster with a namespace of the test's own."""
+    with Cluster(node) as made:
+        yield made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the end of the node's logs to the report of a test that failed while it ran."""
+    report = yield
+    node = getattr(item, "funcargs", {}).get("node")
+    if report.failed and isinstance(node, Node):
+        for log in node.logs:
+            lines = log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+            report.sections.append((f"end of {log}", "\n".join(lines)))
+    return report
