@@ -58,7 +58,7 @@ def fixed(window_h: float) -> Policy:
 
 def judges(recording: Recording, stop: int) -> Iterator[Judge]:
     """By name, those that are compared."""
-    yield Oracle(RESTART)
+    yield Oracle()
     for hours in (0.5, 24):
         yield PlainRule(f"plain rule, {hours:g} h", datetime.timedelta(hours=hours))
     for window_h in WINDOWS_H:
@@ -88,7 +88,7 @@ def run(case: Case) -> Mapping[str, Point]:
 def _point(recording: Recording, judge: Judge, terms: Terms) -> Point:
     replayed = replay(recording, judge, terms)
     changes = [one for account in replayed.accounts for one in account.changes]
-    harm = 0 if replayed.is_in_time else sum(one.needed_after_s is not None for one in changes)
+    harm = sum(one.needed_after_s is not None for one in changes)
     return Point(sum(account.freed - account.restarts for account in replayed.accounts), harm)
 
 

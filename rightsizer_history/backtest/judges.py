@@ -123,18 +123,10 @@ class PlainRule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Oracle:
-    """Knows the future: stops what pauses for longer than a return takes; the replay adds all else that idles."""
+class Oracle(Nothing):
+    """Knows the future: the replay frees whatever idles, by what costs least, without orders."""
 
-    least: datetime.timedelta
     name: str = "oracle"
-
-    def judge(self, recording: Recording, standings: Sequence[Standing], step: int) -> Iterator[Order]:
-        """Its stops."""
-        steps = max(1, recording.grid.steps_in(self.least))
-        for one in running(standings):
-            if one.group.idle_steps(step, one.group.works_next(step)) > steps:
-                yield Order(one, _stop_of(one.group), self.name)
 
 
 class PolicyJudge:

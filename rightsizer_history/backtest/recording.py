@@ -254,14 +254,6 @@ class Group:
                 row[part] = strongest((row[part], known))
         return bytes(row)
 
-    def idle_steps(self, first: int, stop: int | None) -> int:
-        """In how many of these steps it was seen without work; to its end without `stop`."""
-        return self.works.count(
-            Slot.IDLE,
-            max(0, first - self.first),
-            len(self.works) if stop is None else max(0, stop - self.first),
-        )
-
     def idle_gpus(self, first: int, stop: int) -> list[float]:
         """Whole GPUs of its pods that were seen idle, in each of these steps."""
         found = [0.0] * (stop - first)
@@ -271,6 +263,14 @@ class Group:
                     if row[at - track.first] == Slot.IDLE:
                         found[at - first] += track.gpus
         return found
+
+    def last_gpus(self, first: int, stop: int) -> list[float]:
+        """Whole GPUs that only a stop frees, in each of these steps: its smallest device, where all idle."""
+        least = min(track.gpus for member in self.members for track in member.tracks)
+        return [
+            least if idle and self.works[at - self.first] == Slot.IDLE else 0.0
+            for at, idle in enumerate(self.idle_gpus(first, stop), first)
+        ]
 
     def works_next(self, step: int) -> int | None:
         """The first step from `step` on in which it was active; None where it never was again."""

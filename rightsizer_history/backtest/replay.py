@@ -54,7 +54,7 @@ class Account:
         held, used: GPU-hours that it held, and in which its GPUs were active.
         unseen: GPU-hours that it held without samples.
         scaled: GPU-hours in which fewer replicas ran.
-        rest: GPU-hours that an oracle frees beside its stops.
+        rest: GPU-hours that an oracle frees.
         restarts: GPU-hours that its returns cost.
         shrunk: By day, seconds in which fewer replicas ran than before, and those with fewer than were active.
         changes: What was done.
@@ -87,16 +87,11 @@ class Account:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one judge made of a recording; a return takes `restart_s`.
-
-    Attributes:
-        is_in_time: Whether it returned all before they were needed, so that nobody was hurt.
-    """
+    """What one judge made of a recording; a return takes `restart_s`."""
 
     judge: str
     accounts: tuple[Account, ...]
     restart_s: float
-    is_in_time: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,10 +119,9 @@ def replay(
     for number, step in enumerate(cycles, 1):
         course.cycle(step, min(step + every, recording.grid.steps))
         told(number / len(cycles))
-    is_best = isinstance(judge, Oracle)
-    if is_best:
-        course.free_rest()
-    return Replayed(judge.name, course.accounts(), terms.restart.total_seconds(), is_best)
+    if isinstance(judge, Oracle):
+        course.free_all()
+    return Replayed(judge.name, course.accounts(), terms.restart.total_seconds())
 
 
 class _Course:
@@ -138,15 +132,27 @@ class _Course:
         self._standings = [Standing(group) for group in recording.groups]
         self._accounts = {one.group.ref: _account(one.group, recording, terms) for one in self._standings}
         self._step_h = recording.grid.step_s / HOUR_S
+        self._restart_h = terms.restart.total_seconds() / HOUR_S
         self._sized: dict[ObjectRef, list[float]] = {}  # GPUs in each step that are free without a stop
 
     def accounts(self) -> tuple[Account, ...]:
         return tuple(self._accounts.values())
 
-    def free_rest(self) -> None:
-        """Free all that idles: nobody frees more, by whatever stops, sizes, scales or slices."""
-        for account in self._accounts.values():
-            account.rest = max(0.0, account.held - account.used - account.unseen - account.freed)
+    def free_all(self) -> None:
+        """Free all that idles, at the lowest price: nobody frees or saves more, by stops, sizes, scales or slices."""
+        for one in self._standings:
+            account = self._accounts[one.group.ref]
+            account.rest = max(0.0, account.held - account.used - account.unseen)
+            account.restarts = self._least_restarts(one.group)
+
+    def _least_restarts(self, group: Group) -> float:
+        """GPU-hours of returns, each with the smallest device; a pause is never stopped for more than it frees."""
+        last = group.last_gpus(0, self._recording.grid.steps)
+        most, cost, step = self._restart_h * max(last), 0.0, self._terms.first
+        while (needed := group.works_next(step)) is not None:
+            cost += min(most, sum(last[step:needed]) * self._step_h)
+            step = needed + 1
+        return cost
 
     def cycle(self, step: int, until: int) -> None:
         """Judge once; sizes of replicas hold until the next cycle."""
@@ -186,7 +192,7 @@ class _Course:
         self._note(order, step, gpus, freed, needed)
         account = self._accounts[group.ref]
         if needed is not None:
-            account.restarts += gpus * self._terms.restart.total_seconds() / HOUR_S
+            account.restarts += gpus * self._restart_h
             paused_s = order.idle_s + (needed - step) * self._recording.grid.step_s
             paused = datetime.timedelta(seconds=paused_s)
             one.came_back_after = max(paused, one.came_back_after or paused)
@@ -225,10 +231,11 @@ class _Course:
 
     def _free(self, group: Group, gpus: float, step: int, stop: int) -> float:
         """Free GPUs of a workload that runs, in each step as many as idle; the GPU-hours."""
-        idle = group.idle_gpus(step, stop)
+        idle, last = group.idle_gpus(step, stop), group.last_gpus(step, stop)
         sized = self._sized.setdefault(group.ref, [0.0] * self._recording.grid.steps)
         now = [
-            max(0.0, min(before + gpus, most)) for before, most in zip(sized[step:stop], idle, strict=True)
+            max(0.0, min(before + gpus, most - kept))
+            for before, most, kept in zip(sized[step:stop], idle, last, strict=True)
         ]
         freed = sum(now) - sum(sized[step:stop])
         sized[step:stop] = now

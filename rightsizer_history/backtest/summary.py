@@ -95,7 +95,7 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
     changes = [one for account in accounts for one in account.changes]
     stops = list(_stops(changes))
     resizes = [one for one in changes if one.action not in STOPS]
-    hurt = () if replayed.is_in_time else _hurt(changes)
+    hurt = _hurt(changes)
     returns = [one.needed_after_s or 0.0 for one in hurt if one.action in STOPS]
     places = range(len(accounts))
     samples = [draw.choices(places, k=len(accounts)) for _ in range(RESAMPLES if accounts else 0)]
@@ -114,7 +114,7 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
         saved=interval(lambda one: _saved(one, price_of)) if priced else None,
         restarts=interval(lambda one: one.restarts),
         stops=interval(lambda one: len(list(_stops(one.changes)))),
-        returned=(Interval(0, 0, 0) if replayed.is_in_time else _of_trials(interval(_returned), len(stops))),
+        returned=_of_trials(interval(_returned), len(stops)),
         open_stops=sum(one.needed_after_s is None and one.watched_s < WATCHED_S for one in stops),
         at_work=sum(one.was_at_work for one in changes),
         delayed_h=len(returns) * replayed.restart_s / 3600,

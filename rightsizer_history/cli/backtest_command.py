@@ -198,7 +198,7 @@ def question_of(arguments: argparse.Namespace) -> Question:
 
 def _policies(loaded: Sequence[LoadedPolicy], *, enforce: bool) -> Iterator[tuple[str, Policy]]:
     names = [name_of(one) for one in loaded]
-    taken = {*PLAIN, Nothing().name, Oracle(LEAST_STEP).name}
+    taken = {*PLAIN, Nothing().name, Oracle().name}
     sources = [one.source for one in loaded]
     for name, one in zip(names, loaded, strict=True):
         if sources.count(one.source) > 1:
@@ -213,7 +213,7 @@ def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterat
     yield from (PlainRule(name, window) for name, window in PLAIN.items() if window < asked.span)
     for name, policy in policies:
         yield PolicyJudge(name, policy)
-    yield Oracle(asked.restart)
+    yield Oracle()
 
 
 def name_of(loaded: LoadedPolicy) -> str:

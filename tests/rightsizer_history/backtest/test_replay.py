@@ -100,7 +100,7 @@ def test_replay_unknown_steps_are_never_idle() -> None:
     assert not changes(recording(workload("dark", [line])), POLICY)
 
 
-@pytest.mark.parametrize("judge", [RULE, POLICY, Oracle(HOUR / 4)], ids=lambda judge: judge.name)
+@pytest.mark.parametrize("judge", [RULE, POLICY], ids=lambda judge: judge.name)
 def test_replay_time_without_samples_is_not_freed(judge: Judge) -> None:
     """What was stopped before it may have worked then, so it is watched for the rest only."""
     line = hours(BUSY * 10 + IDLE * 20 + UNKNOWN * 30 + IDLE * 10)
@@ -116,16 +116,7 @@ def test_replay_time_without_samples_is_not_freed(judge: Judge) -> None:
 def test_replay_plain_rule_stops_as_the_kind_is_stopped(kind: str, action: Action) -> None:
     """A Job has no replicas."""
     recorded = recording(workload("left", [hours(BUSY + IDLE * 20)], kind=kind))
-    for judge in (RULE, Oracle(HOUR / 4)):
-        assert {one.action for one in changes(recorded, judge)} == {action}
-
-
-def test_replay_oracle_does_not_stop_what_works_on_both_sides_of_a_gap() -> None:
-    """Nor does anything say that it idled in between."""
-    recorded = recording(workload("train", [hours(BUSY * 10 + UNKNOWN * 30 + BUSY * 10)]))
-    done = replay(recorded, Oracle(HOUR / 4), TERMS)
-    assert not done.accounts[0].changes
-    assert done.accounts[0].unseen == 30
+    assert {one.action for one in changes(recorded, RULE)} == {action}
 
 
 def test_replay_unused_gpus_of_a_pod_are_resized() -> None:
@@ -138,13 +129,6 @@ def test_replay_unused_gpus_of_a_pod_are_resized() -> None:
     assert resizes[0].needed_after_s is not None
 
 
-def test_replay_oracle_never_stops_what_works_within_a_return() -> None:
-    """It frees all that a perfect rule could."""
-    line = hours(BUSY * 5 + IDLE * 5 + BUSY * 5)
-    (stop,) = changes(recording(workload("notes", [line])), Oracle(HOUR / 4))
-    assert (stop.gpu_hours, stop.needed_after_s) == (5, 5 * 3600)
-
-
 lines = st.lists(st.sampled_from([BUSY * 3, BUSY, IDLE * 2, IDLE * 9, UNKNOWN]), min_size=2, max_size=10).map(
     lambda parts: hours("".join(parts))
 )
@@ -154,7 +138,7 @@ fleets = st.lists(st.tuples(kinds, st.lists(lines, min_size=1, max_size=2)), min
         *(workload(f"w{place}", found, kind=kind) for place, (kind, found) in enumerate(drawn))
     )
 )
-judges = st.sampled_from([RULE, POLICY, Oracle(HOUR / 4), Nothing(), PlainRule("idle 30m", HOUR / 2)])
+judges = st.sampled_from([RULE, POLICY, Oracle(), Nothing(), PlainRule("idle 30m", HOUR / 2)])
 
 
 @given(fleets, judges)
@@ -188,10 +172,12 @@ drawn = st.dictionaries(
 RESTARTS = st.sampled_from([HOUR / 4, 6 * HOUR])
 WIDE = recording(workload("wide", [hours(BUSY * 8 + IDLE * 12), hours(IDLE * 20)]))
 ENDS = recording(workload("ends", [hours(BUSY * 20), hours(IDLE * 20)], [hours(BUSY * 4), hours(IDLE * 4)]))
+PART = recording(workload("part", [hours(BUSY * 8 + IDLE * 8 + BUSY * 4), *[hours(IDLE * 20)] * 3]))
 TURNS = recording(workload("turns", *([hours((BUSY + IDLE * 3) * 4)] for _ in range(3))))
 
 
 @example(WIDE, Drawn({(4, 0): (Action.RESIZE, 1), (10, 0): (Action.SCALE_TO_ZERO, 0)}), HOUR / 4, 0)
+@example(PART, Drawn({(2, 0): (Action.RESIZE, 1), (9, 0): (Action.SCALE_TO_ZERO, 0)}), 6 * HOUR, 0)
 @example(ENDS, Drawn({(2, 0): (Action.RESIZE, 1)}), HOUR / 4, 0)
 @example(TURNS, Drawn({(hour, 0): (Action.SCALE_DOWN, 1) for hour in range(1, 16)}), HOUR / 4, 0)
 @given(
@@ -200,14 +186,15 @@ TURNS = recording(workload("turns", *([hours((BUSY + IDLE * 3) * 4)] for _ in ra
     RESTARTS,
     st.integers(0, 9),
 )
-def test_replay_oracle_frees_most(
+def test_replay_oracle_frees_and_saves_most(
     recorded: Recording, judge: Judge, restart: datetime.timedelta, first: int
 ) -> None:
     """Of each workload, whatever others stop, resize and scale, and how long returns take."""
     terms = dataclasses.replace(TERMS, restart=restart, first=first)
-    best, other = (replay(recorded, one, terms) for one in (Oracle(restart), judge))
+    best, other = (replay(recorded, one, terms) for one in (Oracle(), judge))
     for most, account in zip(best.accounts, other.accounts, strict=True):
         assert -1e-6 <= account.freed <= most.freed + 1e-6
+        assert max(0, account.freed - account.restarts) <= most.freed - most.restarts + 1e-6
         assert most.freed <= account.held - account.used - account.unseen + 1e-6
 
 
@@ -219,11 +206,23 @@ def test_replay_resized_workload_frees_the_rest_when_it_is_stopped() -> None:
     assert (resize.gpus, stop.gpus) == (1, 1)
 
 
-def test_replay_oracle_frees_gpus_of_what_works() -> None:
-    """Unused ones of a pod, and replicas that are idle while others work."""
-    for recorded in (WIDE, ENDS, TURNS):
-        (account,) = replay(recorded, Oracle(HOUR / 4), TERMS).accounts
-        assert account.freed == account.held - account.used
+@pytest.mark.parametrize(
+    ("line", "freed", "restarts"),
+    [("#????#", 0, 0), ("#.........", 9, 0), ("#.........#", 9, 4), ("#...#", 3, 3)],
+    ids=["unseen", "not-needed-again", "long", "shorter-than-a-return"],
+)
+def test_replay_oracle_pays_for_returns(line: str, freed: float, restarts: float) -> None:
+    """Of what pauses and works again, at most as much as that frees."""
+    terms = dataclasses.replace(TERMS, restart=4 * HOUR)
+    (account,) = replay(recording(workload("train", [hours(line)])), Oracle(), terms).accounts
+    assert (account.freed, account.restarts) == (freed, restarts)
+
+
+@pytest.mark.parametrize(("recorded", "restarts"), [(WIDE, 0), (ENDS, 0), (TURNS, 0.75), (PART, 0.25)])
+def test_replay_oracle_frees_gpus_of_what_works(recorded: Recording, restarts: float) -> None:
+    """Unused ones of a pod, and replicas that are idle while others work; what returns is as small as can be."""
+    (account,) = replay(recorded, Oracle(), TERMS).accounts
+    assert (account.freed, account.restarts) == (account.held - account.used, restarts)
 
 
 @given(fleets)

@@ -52,7 +52,7 @@ def test_replays_side_by_side_find_the_same_as_one_by_one() -> None:
         Nothing(),
         PlainRule("idle 4h", 4 * HOUR),
         PolicyJudge("mine", policy()),
-        Oracle(HOUR),
+        Oracle(),
     ]
     assert list(replays(FLEET, judges, TERMS)) == [replay(FLEET, judge, TERMS) for judge in judges]
 

@@ -35,7 +35,7 @@ def result(word: str = "notes", every: datetime.timedelta = HOUR) -> Backtest:
         workload(word, [hours(BUSY * 10 + IDLE * 8 + BUSY * 30)], kind="StatefulSet"),
     )
     terms = Terms(every=every, first=0, restart=HOUR / 4)
-    judges = (Nothing(), PlainRule("idle 1h", HOUR), PolicyJudge("mine.yaml", policy()), Oracle(HOUR / 4))
+    judges = (Nothing(), PlainRule("idle 1h", HOUR), PolicyJudge("mine.yaml", policy()), Oracle())
     return Backtest(
         begin=BEGIN,
         end=BEGIN + 48 * HOUR,
