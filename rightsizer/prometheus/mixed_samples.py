@@ -10,8 +10,7 @@ from collections.abc import Iterator
 _MIXED = re.compile(
     r'PromQL warning: encountered a mix of histograms and floats for (?:metric name "(?P<metric>.+?)"|aggregation)'
 )
-_LOST_IN = {True: "avg_over_time", False: "avg_over_time|rate"}
-"""Functions of which NaN is no possible value, in range queries and others. NaN seconds of a counter would be none."""
+_LOST_IN = "avg_over_time|rate|increase"
 _TOKEN = re.compile(r"""\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|[()]""", re.DOTALL)
 
 
@@ -20,12 +19,12 @@ def leaves_out(warning: str) -> bool:
     return _MIXED.match(warning) is not None
 
 
-def rewritten(query: str, warning: str, *, is_range: bool) -> Iterator[tuple[str, str]]:
+def rewritten(query: str, warning: str) -> Iterator[tuple[str, str]]:
     """The query with NaN for each series that it left out, and a query for only these; none if it is not known how."""
     found = _MIXED.match(warning)
     if found and found["metric"]:
         name = re.escape(found["metric"])
-        call = rf"\b({_LOST_IN[is_range]})\((?={name}\{{|\{{\"{name}\")"
+        call = rf"\b({_LOST_IN})\((?={name}\{{|\{{\"{name}\")"
         count, total = "count_over_time", "sum_over_time"
     else:
         call = r"\bsum( (?:by|without) \([^()]*\)) \("

@@ -307,7 +307,7 @@ class Prometheus:
             changed = {**form, "query": query}
             return self._decoded(endpoint, changed, self._request(endpoint, changed))
 
-        queries = list(mixed_samples.rewritten(form["query"], warning, is_range=endpoint == "query_range"))
+        queries = list(mixed_samples.rewritten(form["query"], warning))
         rows = {bytes(row.metric): row for query, _ in queries for row in asked(query)}
         # A comparison in the query leaves NaN out, too.
         if not rows and not any(asked(left_out) for _, left_out in queries):

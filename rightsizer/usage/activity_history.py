@@ -346,14 +346,16 @@ def _correct_by_counters(query: _HistoryQuery, by_use: SlotsByUse) -> SlotsByUse
             if not 0 <= slot < len(row):
                 continue
             is_known = unknown_s.get(device, {}).get(slot, math.inf) <= SLACK_S
-            if value > SLACK_S:
+            if not 0 <= value < math.inf:
+                row[slot] = row[slot] or Slot.UNKNOWN
+            elif value > SLACK_S:
                 row[slot], is_busy[slot] = Slot.BUSY, True
             elif row[slot] == Slot.BUSY and device in shared and not is_busy[slot]:
                 row[slot] = Slot.IDLE if is_known else Slot.UNKNOWN
     for key, row in by_use.items():
         for slot, seconds in () if key[2:] in shared else unattributed_s.get(key[2:], {}).items():
             if seconds > SLACK_S and row[slot] == Slot.IDLE:
-                row[slot] = Slot.BUSY  # no other pod has the device
+                row[slot] = Slot.BUSY if seconds < math.inf else Slot.UNKNOWN  # no other pod has the device
     return elsewhere
 
 
@@ -394,13 +396,12 @@ def _seconds_in_reach(
     for device, row in found.items():
         busy_s, counted = total.get(device, {}), unattributed.get(device, {})
         for slot in row:
-            if slot in busy_s:
-                own_s, others_s, pods_s = (each.get(device, {}).get(slot, 0.0) for each in explained)
-                row[slot] += own_s
-                known_s = row[slot] + others_s + pods_s
-                row[slot] += unexplained_s(busy_s[slot], known_s, is_counted=slot in counted)
-            else:
-                row[slot] = math.inf
+            own_s, others_s, pods_s = (each.get(device, {}).get(slot, 0.0) for each in explained)
+            row[slot] += own_s
+            total_s, known_s = busy_s.get(slot, math.inf), row[slot] + others_s + pods_s
+            is_known = max(total_s, known_s) < math.inf
+            left_s = unexplained_s(total_s, known_s, is_counted=slot in counted) if is_known else math.inf
+            row[slot] += left_s
     return found
 
 
@@ -412,7 +413,7 @@ def _increases(
     *more: str,
     parts: Sequence[str] = (REASON,),
 ) -> SecondsBySlot:
-    """The increase of a counter of devices in each slot, summed over its parts; of several exporters the highest."""
+    """A counter's increase in each slot, summed over its parts; of exporters the highest, infinite if impossible."""
     labels = querier.source.labels
     target = (*labels.device_key, *TARGET_LABELS)
     found: dict[DeviceKey, dict[int, float]] = {}
@@ -425,7 +426,7 @@ def _increases(
                 row = found.setdefault(labels.device_of(series.labels), {})
                 for instant, value in series.points.items():
                     slot = grid.slot_of(instant)
-                    row[slot] = max(row.get(slot, 0.0), value)
+                    row[slot] = max(row.get(slot, 0.0), value if 0 <= value < math.inf else math.inf)
     return found
 
 

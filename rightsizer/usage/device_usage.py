@@ -162,6 +162,7 @@ def _counted(pod: PodKey, usage: Usage, counters: Counters) -> Usage:
     where = usage.device.uuid, usage.device.instance
     return dataclasses.replace(
         usage,
+        invalid=(*usage.invalid, *sorted(counters.impossible((*pod, *where)))),
         busy_s=counters.device_busy_s((*pod, *where)),
         unattributed_s=counters.unknown_s.get(where, 0.0),
     )
@@ -426,6 +427,9 @@ def _add_counters(
     counters = query_counters(querier, window)
     held = dict(usage)
     _add_elsewhere(usage, counters, window, of)
+    for key, entry in usage.items():
+        for name in counters.impossible(key):
+            entry.add_invalid(name)
     visited = {key[2:] for key in usage.keys() - held.keys()}
     pods_on = collections.Counter(key[2:] for key in usage)
     for key, entry in held.items() if counters.devices else ():

@@ -85,16 +85,24 @@ class Counters:
     # Peak memory of each pod's own processes, and their number
     memory_bytes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
     processes: dict[UseKey, float] = dataclasses.field(default_factory=dict)
+    # Counters of pods and of devices with a value that cannot be
+    invalid: dict[UseKey, set[str]] = dataclasses.field(default_factory=dict)
+    invalid_devices: dict[DeviceKey, set[str]] = dataclasses.field(default_factory=dict)
 
     def uses(self) -> Iterator[UseKey]:
         """The uses in which a pod worked, or has processes, which may have worked or hold memory."""
-        for key in {*self.pods, *self.traffic, *self.processes, *self.memory_bytes}:
+        yield from self.invalid
+        for key in {*self.pods, *self.traffic, *self.processes, *self.memory_bytes} - self.invalid.keys():
             busy, traffic = self.pods.get(key), self.traffic.get(key)
             has_processes = bool(self.processes.get(key) or self.memory_bytes.get(key))
             unknown_s = self.unknown_s.get(key[2:], 0.0) if busy else 0.0
             counted_s = max(busy.busy_s if busy else 0.0, traffic.busy_s if traffic else 0.0)
             if has_processes or counted_s + unknown_s > SLACK_S:
                 yield key
+
+    def impossible(self, key: UseKey) -> set[str]:
+        """The counters of a use, or of its device, with a value that cannot be."""
+        return self.invalid.get(key, set()) | self.invalid_devices.get(key[2:], set())
 
     def pod_busy_s(self, key: UseKey) -> float | None:
         """Upper bound of the seconds that a pod's own work took, with `unknown_s` of its device; None if unknown."""
@@ -160,6 +168,7 @@ class _CounterQuery(Generic[K]):
     shards: list[Shard]
     key_of: Callable[[Mapping[str, str]], K | None]
     of_devices: bool
+    invalid: dict[K, set[str]]
 
     def increase(self, metric: str, *matchers: str, parts: Sequence[str] = ()) -> dict[K, float]:
         """The increase, with that of each target of a job: a restarted exporter has another address."""
@@ -199,8 +208,12 @@ class _CounterQuery(Generic[K]):
         for sample in querier.samples(plan, self.shards, build, self.at):
             key, job = self.key_of(sample.labels), sample.labels.get(JOB, "")
             pod = None if of_devices else labels.pod_of(sample.labels)
-            if key is not None and querier.provenance.accepts(pod, job, sample.labels.get(TARGET, "")):
+            if key is None or not querier.provenance.accepts(pod, job, sample.labels.get(TARGET, "")):
+                continue
+            if 0 <= sample.value < math.inf:
                 yield key, job, sample.value
+            else:
+                self.invalid.setdefault(key, set()).add(metric)
 
 
 def _highest(values: Iterable[tuple[K, float]]) -> dict[K, float]:
@@ -215,8 +228,9 @@ def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counte
     counters = Counters()
     if querier.source.has_counters:
         labels = querier.source.labels
-        _add_pods(counters, _query(querier, window, labels.key_of, of_devices=False))
-        counted = _add_devices(counters, _query(querier, window, labels.device_of, of_devices=True))
+        _add_pods(counters, _query(querier, window, labels.key_of, counters.invalid, of_devices=False))
+        devices = _query(querier, window, labels.device_of, counters.invalid_devices, of_devices=True)
+        counted = _add_devices(counters, devices)
         _add_unexplained(counters, counters.devices.keys() - counted)
     return counters
 
@@ -227,7 +241,8 @@ def device_counters(querier: SourceQuerier, window: datetime.timedelta, pods: La
     The series of unattributed work may not have been kept, nor those of pods.
     """
     counters = Counters()
-    query = _query(querier, window, querier.source.labels.device_of, of_devices=True)
+    key_of = querier.source.labels.device_of
+    query = _query(querier, window, key_of, counters.invalid_devices, of_devices=True)
     _add_devices(counters, query, IN_REACH)
     counters.devices = {key: one for key, one in counters.devices.items() if key in counters.gap_s}
     others = query.increase(UNATTRIBUTED, OUT_OF_REACH)
@@ -268,11 +283,12 @@ def _query(
     querier: SourceQuerier,
     window: datetime.timedelta,
     key_of: Callable[[Mapping[str, str]], K | None],
+    invalid: dict[K, set[str]],
     *,
     of_devices: bool,
 ) -> _CounterQuery[K]:
     shards = querier.shard_plan(window, of_devices=of_devices).shards(querier.max_series(RAW, window))
-    return _CounterQuery(querier, window, querier.at, shards, key_of, of_devices)
+    return _CounterQuery(querier, window, querier.at, shards, key_of, of_devices, invalid)
 
 
 def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:

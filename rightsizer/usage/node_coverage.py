@@ -185,7 +185,7 @@ def named_shares(querier: SourceQuerier, pods: Collection[PodKey]) -> dict[PodKe
     builds = [functools.partial(counted, metric=metric) for metric in querier.markers()]
     for build in (*builds, *([published] if querier.source.has_counters else ())):
         for labels, number in querier.uses(shards, build):
-            if labels.key is not None:
+            if labels.key is not None and 0 <= number < math.inf:
                 found[labels.key] = max(number, found.get(labels.key, 0.0))
     shares: collections.Counter[PodKey] = collections.Counter()
     for key, number in found.items():

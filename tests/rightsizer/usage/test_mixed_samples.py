@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import urllib.parse
 import urllib.request
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
+from rightsizer.model import Slot
+from rightsizer.usage.exporter_counters import DEVICE_BUSY, GAPS, POD_BUSY, POD_TRAFFIC, UNATTRIBUTED
 from simulator.series_store import SeriesStore
 from tests.rightsizer.fakeprometheus import Answer, Fake, serving
 from tests.rightsizer.metrics import COPY, DAY, ENGINE, HOUR, POWER, UTIL, Metrics, idle, near
@@ -32,8 +35,9 @@ def _third(prometheus: SeriesStore, metric: str, pod: str = "mixed", *, names: b
         body = urllib.parse.urlencode({**form, "query": asked}).encode()
         with urllib.request.urlopen(f"{prometheus.url}/api/v1/{end}", body) as answer:
             found = json.load(answer)
-        if number and names:
-            what = "aggregation" if "sum by" in form["query"] else f'metric name "{metric}"'
+        if number and names and "exported_pod=~" not in asked:  # which no series has
+            is_sum = any(one[1].startswith("sum by") for one in call.finditer(form["query"]))
+            what = "aggregation" if is_sum else f'metric name "{metric}"'
             found["warnings"] = [f"{MIX} {what} (1:20)"]
         return Answer(body=json.dumps(found))
 
@@ -91,15 +95,55 @@ def test_serving_mixed_counters_are_unknown(metrics: Metrics) -> None:
     assert mixed.requests is None
 
 
+COUNTERS = POD_BUSY, DEVICE_BUSY, UNATTRIBUTED, GAPS
+
+
+@pytest.fixture
+def counted(metrics: Metrics) -> Metrics:
+    """Two pods that do nothing, with counters of both and of their devices."""
+    for pod in ("mixed", "other"):
+        metrics.write(idle(**dict.fromkeys((*COUNTERS, POD_TRAFFIC), 0)), pod=pod)
+    return metrics
+
+
+@pytest.mark.covers("P3")
 @pytest.mark.prometheus
-def test_counters_that_are_mixed_end_the_query(metrics: Metrics) -> None:
-    """Nothing says how much of the unattributed work they hide."""
-    metrics.write(idle(gpu_busy_seconds_total=0, gpu_pod_busy_seconds_total=0), pod="mixed")
-    with (
-        _third(metrics.prometheus, "gpu_busy_seconds_total") as fake,
-        pytest.raises(EvidenceIncomplete, match="encountered a mix"),
-    ):
-        metrics.usages(url=fake.url)
+@pytest.mark.parametrize("metric", [*COUNTERS, POD_TRAFFIC])
+def test_counters_that_are_mixed_are_invalid_and_others_count(
+    counted: Metrics, metric: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing says how much work they hide: of the pod, or of all on the device."""
+    with _third(counted.prometheus, metric) as fake:
+        found = counted.usages(url=fake.url)
+    assert any(MIX in record.getMessage() for record in caplog.records)
+    (bad,), (good,) = found[counted.space, "mixed"], found[counted.space, "other"]
+    assert bad.invalid == (metric,)
+    assert (good.invalid, good.busy_s) == ((), 0)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("metric", COUNTERS[:2])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_counters_with_impossible_values_are_invalid_and_others_count(
+    counted: Metrics, metric: str, value: float
+) -> None:
+    """As NaN of a gauge."""
+    counted.write(idle(**{**dict.fromkeys(COUNTERS, 0), metric: value}), pod="bad")
+    found = counted.usages()
+    assert all(metric in usage.invalid for usage in found[counted.space, "bad"])
+    assert not any(usage.invalid for pod in ("mixed", "other") for usage in found[counted.space, pod])
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("metric", COUNTERS)
+def test_histories_mixed_counters_are_unknown_and_others_count(counted: Metrics, metric: str) -> None:
+    """Slot by slot."""
+    pods = {(counted.space, pod): counted.at - DAY for pod in ("mixed", "other")}
+    with _third(counted.prometheus, metric) as fake:
+        found = counted.signal("gpu-exporter", url=fake.url).histories(pods, DAY, counted.at, threshold=0.01)
+    bad, good = (set(row.slots) for row in found.values())
+    is_of_one = metric in {POD_BUSY, UNATTRIBUTED}
+    assert (bad, good) == ({Slot.UNKNOWN} if is_of_one else {Slot.IDLE}, {Slot.IDLE})
 
 
 @pytest.mark.prometheus

@@ -1,13 +1,20 @@
 """Series that cannot be the cluster's are refused, on a real Prometheus."""
 
 import datetime
+import math
 import pathlib
 
 import pytest
 
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.stuck import is_dark
+from rightsizer.kube.pod_names import PodNames
 from rightsizer.model import AddressTable, BoardLevel, Slot, Whereabouts
+from rightsizer.usage.active_replicas import ReplicaQuery
+from rightsizer.usage.exporter_counters import METRICS
+from rightsizer.usage.node_coverage import SHARES
+from rightsizer.usage.recording_rules import RecordingRules
+from rightsizer.usage.source_metrics import MetricKind
 from tests.rightsizer.metrics import (
     A100,
     CLOCK,
@@ -245,3 +252,38 @@ def test_usages_mig_instances_have_the_profiling_metrics_of_dcgm_exporter(metric
 def test_retention_is_what_the_flags_of_prometheus_say(metrics: Metrics) -> None:
     """The tests' own Prometheus keeps 40 days."""
     assert metrics.signal().retention() == 40 * DAY
+
+
+@pytest.mark.covers("P15")
+@pytest.mark.parametrize("recording", [RecordingRules.OFF, RecordingRules.TRUSTED])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -5.0, 0.5, 1e300])
+def test_series_of_any_value_ends_no_question(
+    metrics: Metrics, value: float, recording: RecordingRules
+) -> None:
+    """Of gauges, of counters, and of what rules record: only its own pod is unknown."""
+    counters = dict.fromkeys((*METRICS, SHARES), 0.0)
+    metrics.write(idle(**counters), pod="a-good")
+    metrics.record(DAY + HOUR)
+    metrics.write(dict.fromkeys((*idle(**counters), ENGINE, CLOCK), value), pod="a-bad")
+    recorded = (f"gpu_rightsizer:{kind}:{name}5m" for kind in MetricKind for name in ("count", "mean", "max"))
+    metrics.write(dict.fromkeys(recorded, value), pod="a-bad", metric=UTIL)
+    good, at = (metrics.space, "a-good"), metrics.at
+    pods = dict.fromkeys((good, (metrics.space, "a-bad")), at - DAY)
+    signal = metrics.signal(recording=recording)
+    usages = signal.usages(DAY, at)
+    (usage,) = usages[good]
+    assert (usage.invalid, usage.coverage, usage.activity_peak) == ((), 1, 0)
+    assert set(signal.histories(pods, DAY, at, threshold=0.01)[good].slots) == {Slot.IDLE}
+    names = PodNames(("[a-z]+",))
+    starts = {name: start for (_, name), start in pods.items()}
+    signal.concurrency([ReplicaQuery("uid", metrics.space, names, starts)], at)
+    signal.work_levels(pods, DAY, at, threshold=0.01)
+    signal.profiles(DAY, at, usages=usages, shared=pods)
+    assert signal.shares(pods, at)[good] == 1
+    for question in (signal.recent, signal.nodes):
+        question(at)
+    signal.activity(HOUR, at, with_coverage=True)
+    signal.sampled(DAY, at, of=pods)
+    signal.devices(DAY, at, nodes={"GPU-a-bad": "n1", "GPU-a-good": "n1"})
+    signal.device_histories({"GPU-a-bad": "n1", "GPU-a-good": "n1"}, DAY, at, threshold=0.01)
+    signal.boards(DAY, at, nodes={"GPU-a-bad": "n1"}, models=[])
