@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tests.controlplane.contract.server import Object
+from tests.controlplane.world import RealWorld
+from tests.rightsizer.given import manifest
 
 Template = Object
 Spec = Callable[[Template], Object]
@@ -61,6 +63,16 @@ class Row:
     def __str__(self) -> str:
         """The name of its test."""
         return f"{self.kind}-{self.state}"
+
+
+def body(world: RealWorld, row: Row) -> Object:
+    """The object of a row, with pods for a team's nodes."""
+    given = {"nodeSelector": world.labels, "container": {"name": row.container}}
+    pod = manifest("Pod", world.team, row.name, given)
+    del pod["spec"]["restartPolicy"]
+    template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
+    head = {"apiVersion": row.api_version, "kind": row.kind, "metadata": {"name": row.name}}
+    return {**head, "spec": row.spec(template)}
 
 
 def _ending(template: Template, code: str) -> Template:
@@ -158,12 +170,12 @@ def _job_sets() -> Iterator[Row]:
     yield row("failed", _job_set("1"), 0, reached=("conditions", "Failed"), result="")
 
 
-def _ray_cluster(template: Template) -> Object:
-    """A head and two workers."""
+def ray_cluster(template: Template, *, workers: int = 2, least: int = 0) -> Object:
+    """A head and its workers."""
     group = {
         "groupName": "gpu",
-        "replicas": 2,
-        "minReplicas": 0,
+        "replicas": workers,
+        "minReplicas": least,
         "maxReplicas": 4,
         "rayStartParams": {},
         "template": template,
@@ -175,7 +187,7 @@ def _ray_cluster(template: Template) -> Object:
 
 
 def _suspended_cluster(template: Template) -> Object:
-    return {"suspend": True, **_ray_cluster(template)}
+    return {"suspend": True, **ray_cluster(template)}
 
 
 def _ray_job(**fields: object) -> Spec:
@@ -183,7 +195,7 @@ def _ray_job(**fields: object) -> Spec:
         "entrypoint": "python train.py",
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": 100_000,
-        "rayClusterSpec": _ray_cluster(template),
+        "rayClusterSpec": ray_cluster(template),
         **fields,
     }
 
@@ -192,8 +204,8 @@ def _ray() -> Iterator[Row]:
     def row(kind: str, state: str, spec: Spec, pods: int, **expected: Any) -> Row:
         return Row("kuberay", "ray.io/v1", kind, state, spec, pods, **expected)
 
-    yield row("RayCluster", "running", _ray_cluster, 3, back=3, restored={"suspend": False})
-    yield row("RayCluster", "waiting", _unplaced(_ray_cluster), 0, result="")
+    yield row("RayCluster", "running", ray_cluster, 3, back=3, restored={"suspend": False})
+    yield row("RayCluster", "waiting", _unplaced(ray_cluster), 0, result="")
     yield row("RayCluster", "suspended", _suspended_cluster, 0, result="")
     reached = "jobDeploymentStatus"
     yield row("RayJob", "running", _ray_job(), 3, reached=(reached, "Running"), back=3)
@@ -230,10 +242,11 @@ def _ray() -> Iterator[Row]:
 
 
 def _ray_service(template: Template) -> Object:
-    return {"serveConfigV2": "applications: []", "rayClusterConfig": _ray_cluster(template)}
+    return {"serveConfigV2": "applications: []", "rayClusterConfig": ray_cluster(template)}
 
 
-def _groups(replicas: int) -> Spec:
+def groups(replicas: int) -> Spec:
+    """Replicas of a leader and one worker."""
     return lambda template: {
         "replicas": replicas,
         "leaderWorkerTemplate": {"size": 2, "workerTemplate": template},
@@ -245,9 +258,9 @@ def _leader_worker_sets() -> Iterator[Row]:
         return Row("lws", "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", state, spec, pods, **expected)
 
     stopped = (("spec", "replicas"), 0)
-    yield row("running", _groups(2), 4, action="scale-to-zero", stopped=stopped, back=4)
-    yield row("waiting", _unplaced(_groups(1)), 0, result="")
-    yield row("scaled-to-zero", _groups(0), 0, result="")
+    yield row("running", groups(2), 4, action="scale-to-zero", stopped=stopped, back=4)
+    yield row("waiting", _unplaced(groups(1)), 0, result="")
+    yield row("scaled-to-zero", groups(0), 0, result="")
 
 
 ROWS: Mapping[str, Row] = {

@@ -2,18 +2,14 @@
 
 import copy
 import time
-from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
 
 from simulator.controlplane.programs import OPERATORS, missing
-from simulator.prometheus import Prometheus
 from tests.controlplane.contract.server import Object
 from tests.controlplane.world import RealWorld
-from tests.operators.rows import ROWS, Row
-from tests.operators.running import Operators
-from tests.rightsizer.given import manifest
+from tests.operators.rows import ROWS, Row, body
 from tests.rightsizer.kind_cases import value_at
 
 pytestmark = [pytest.mark.operators, pytest.mark.prometheus, pytest.mark.xdist_group("operators")]
@@ -32,10 +28,8 @@ class _Story:
     def __init__(self, world: RealWorld) -> None:
         self.world = world
         self.rows = [row for row in ROWS.values() if row.operator in _BUILT]
-        world.node(gpus=400, extra={"ephemeral-storage": "1Ti"})
-        world.add("Deployment", "busy", "busy")
         for row in self.rows:
-            self._make(row)
+            world.api.create(self._collection(row, row.kind), body(world, row))
         for row in self.rows:
             self._reach(row)
         self.before = {row.name: self._objects(row) for row in self.rows}
@@ -52,14 +46,6 @@ class _Story:
         self.undone = world.run("undo", "--all", "--yes", "-o", "json").items
         self.back = {row.name: self._back(row) for row in self.rows}
         self.after = {row.name: self._objects(row) for row in self.rows}
-
-    def _make(self, row: Row) -> None:
-        given = {"nodeSelector": self.world.labels, "container": {"name": row.container}}
-        pod = manifest("Pod", self.world.team, row.name, given)
-        del pod["spec"]["restartPolicy"]
-        template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
-        head = {"apiVersion": row.api_version, "kind": row.kind, "metadata": {"name": row.name}}
-        self.world.api.create(self._collection(row, row.kind), {**head, "spec": row.spec(template)})
 
     def _reach(self, row: Row) -> None:
         """Wait until a row is in its state and has its pods, which are idle since yesterday."""
@@ -121,14 +107,9 @@ def _states(obj: Object, path: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Story]:
+def story(world: RealWorld) -> _Story:
     """What became of all rows."""
-    with (
-        Operators(tmp_path_factory.mktemp("operators"), sorted(_BUILT)) as operators,
-        Prometheus(tmp_path_factory.mktemp("prometheus")) as prometheus,
-        RealWorld(operators.plane, prometheus, tmp_path_factory.mktemp("world")) as world,
-    ):
-        yield _Story(world)
+    return _Story(world)
 
 
 def _each(results: set[str]) -> pytest.MarkDecorator:
