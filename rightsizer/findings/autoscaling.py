@@ -17,7 +17,7 @@ _HPA, _KEDA = "HorizontalPodAutoscaler", "KEDA"
 """Managers that scale a workload already."""
 
 _WHOLE_NAME = 40
-"""Of longer names, controllers cut off a part (generateName, 58 characters)."""
+"""Length up to which controllers keep a name whole (generateName, 58 characters)."""
 _TARGET_PERCENT = 60
 """Mean utilization at which the HPA adds pods: leaves headroom while a new pod loads its model."""
 STEP_PERCENT = 5

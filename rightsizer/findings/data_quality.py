@@ -32,7 +32,7 @@ from rightsizer.text import count, device, gpus, percent, span
 from rightsizer.usage.sample_coverage import slot_length
 
 MIN_SAMPLES = 18
-"""With fewer in the window, one sample decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
+"""Least samples of a window: with fewer, one decides about the coverage. 5m at the usual 15 s holds 19 to 21."""
 TARGET_SAMPLES = 20
 """Number of samples in the window that a message proposes."""
 
@@ -114,7 +114,7 @@ def _resumed(evidence: Evidence) -> Iterator[str]:
 
 
 def old_enough_from(evidence: Evidence) -> datetime.datetime | None:
-    """When its pods are old enough for a verdict; None if that is not known."""
+    """The time from which its pods are old enough for a verdict; None if that is not known."""
     starts = [pod.started for pod, _ in evidence.held if pod.started is not None]
     with contextlib.suppress(ValueError):  # `_resumed` reports it
         starts += filter(None, [resumed_at(evidence.candidate.workload.annotations)])
@@ -154,7 +154,7 @@ def _missing(evidence: Evidence) -> Iterator[str]:
 
 
 def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) -> int:
-    """How many GPUs its shares may be of: no more than its node has, where that is known."""
+    """Most GPUs that its shares may be of: no more than its node has, where that is known."""
     node = evidence.candidate.fleet.nodes.get(pod.node)
     coverage = evidence.candidate.measured.nodes.get(pod.node)
     is_sliced = any("/mig-" in name for name in pod.resources) or any(
@@ -166,7 +166,7 @@ def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) 
 
 
 def _disputed(evidence: Evidence) -> Iterator[str]:
-    """With fewer samples, which `_partial` reports, a counter may miss what the gauges' mean extrapolates."""
+    """Conflicts of gauges and counters; with fewer samples a counter may miss what the gauges' mean extrapolates."""
     for pod, devices in evidence.held:
         for usage in (each.usage for each in devices):
             if usage.disputed and usage.coverage >= evidence.coverage:
@@ -471,7 +471,7 @@ def missing_proof(evidence: Evidence, history: ActivityHistory | None) -> Iterat
 
 
 def wait_reason(candidate: Candidate) -> str:
-    """What its pods wait for, in words; empty for short waits and without measurements."""
+    """Causes for which its pods wait, in words; empty for short waits and without measurements."""
     found: dict[str, float] = {}
     for pod in candidate.held if candidate.measured.waits else ():
         waits = candidate.measured.waits.get(pod_key(pod))

@@ -61,7 +61,7 @@ def is_grouped(workload: Workload) -> bool:
 
 
 def names_of(workload: Workload) -> PodNames:
-    """How its pods are named."""
+    """The way in which its kind names pods."""
     row = owner_kind(workload.ref.group, workload.ref.kind)
     return row.names if row is not None else ANY_NAMES
 
@@ -140,7 +140,7 @@ class Evidence:
 
     @property
     def spin_cause(self) -> str:
-        """What a GPU may wait for that spins without work: only several GPUs have collectives."""
+        """The likely cause of a GPU that spins without work: only several GPUs have collectives."""
         waits = "hung NCCL collective" if len(self.devices) > 1 else "kernel that does not end"
         return f"perhaps a {waits}"
 
@@ -151,7 +151,7 @@ class Evidence:
 
     @property
     def number(self) -> int:
-        """How many GPUs and MIG instances its pods hold; shares of one count once."""
+        """Number of GPUs and MIG instances that its pods hold; shares of one count once."""
         return (
             len({each.usage.device for each in self.devices})
             if self.is_shared
@@ -244,7 +244,7 @@ class Candidate:
 
     @functools.cached_property
     def held(self) -> tuple[Pod, ...]:
-        """Its pods that hold GPUs, by name."""
+        """The pods that hold GPUs, by name."""
         return tuple(sorted((pod for pod in self.workload.pods if pod.holds), key=lambda pod: pod.ref.name))
 
     @functools.cached_property
@@ -351,7 +351,7 @@ class Candidate:
 
     @functools.cached_property
     def history(self) -> ActivityHistory | None:
-        """Its idle periods; None if the history of one of its pods is unknown."""
+        """Idle periods of its pods; None if the history of one of them is unknown."""
         found = self.history_by(self.measured.histories)
         if found is None:
             return None
@@ -383,7 +383,7 @@ class Candidate:
         return (self.at - begins).total_seconds()
 
     def required_idle_s(self, history: ActivityHistory) -> float:
-        """How long it must be idle to count as idle, in seconds.
+        """Seconds without work after which it counts as idle.
 
         With a shorter record than the policy asks for, it grows by that factor, but idle for the whole record is idle.
         """
@@ -396,7 +396,7 @@ class Candidate:
 
     @property
     def stretch(self) -> float:
-        """How many times as long it must be idle because the record is short: 1 with a whole one.
+        """Factor on the required idle time because the record is short: 1 with a whole one.
 
         A record that will not grow asks for no more than it can show.
         """
@@ -424,7 +424,7 @@ class _Thresholds:
         )
 
     def _elsewhere(self, usage: Usage) -> DeviceEvidence:
-        """Of a device that the pod does not hold: counters show what it did there, gauges what anybody did."""
+        """Evidence of a device that the pod does not hold: counters show what it did there, gauges what anybody did."""
         ran, traffic = (
             kernel_ran(usage, self.window, self.idle, percent=self.percent),
             usage.traffic_peak or 0.0,

@@ -113,7 +113,7 @@ def followup_queries(
 def last_queries(
     fleet: Fleet, measured: Measured, criteria_of: Callable[[Workload], Sequence[Criteria]]
 ) -> tuple[tuple[HistoryRequest, ...], frozenset[PodKey]]:
-    """With every window measured, pods whose GPUs spin, and pods with a finding that calls for fewer or smaller GPUs.
+    """Pods whose GPUs spin, and pods with a finding that calls for fewer or smaller GPUs, with every window measured.
 
     Power and memory traffic at work is queried of the former, and NVLink, which may connect what they hold, of these.
     """

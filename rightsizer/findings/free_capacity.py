@@ -51,7 +51,7 @@ class IncomingPods:
     pods: int = 0  # their number
 
     def joined(self, earlier: "IncomingPods") -> "IncomingPods":
-        """These and earlier pods together, each as large as the largest."""
+        """Pods of this and an earlier request together, each as large as the largest."""
         most = dict(earlier.asks)
         asks = tuple((name, max(count, most.get(name, 0))) for name, count in self.asks)
         return IncomingPods(asks, largest((self.needs, earlier.needs)), self.pods + earlier.pods)
@@ -206,7 +206,7 @@ class FreeCapacity:
         return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
 
     def _free(self, resource: str, incoming: IncomingPods) -> int:
-        """How many pods fit; cached for pods with the same placement and needs."""
+        """Number of pods that fit; cached for pods with the same placement and needs."""
         if self._placement is None:
             return 0
         key = ("free", resource, plain(self.model), self._placement.shape, *sorted(incoming.needs.items()))
@@ -250,7 +250,7 @@ class FreeCapacity:
         return self._placement is not None and could_host(node, UNKNOWN_CAPACITY, self._placement)
 
     def _places(self, node: Node, incoming: IncomingPods, *, most: int) -> int:
-        """How many of them a node has CPU, memory and pod slots for, at most `most`; 0 if unknown."""
+        """Number of pods, at most `most`, for which a node has CPU, memory and pod slots; 0 if unknown."""
         spare = self.fleet.spare.get(node.name, {})
         counts = [max(spare.get(name, 0), 0) // need for name, need in incoming.needs.items() if need]
         return min((most, *counts))
@@ -274,7 +274,7 @@ def trust_domains(fleet: Fleet, sharing: Sharing) -> Mapping[str, set[str | None
 
 
 def _claimed(amounts: Mapping[str, int]) -> int:
-    """How many devices of any class."""
+    """Number of devices of all classes."""
     return sum(count for name, count in amounts.items() if name.startswith(CLASS_PREFIX))
 
 
@@ -296,7 +296,7 @@ def _free_devices(fleet: Fleet, profile: str) -> Iterator[Offer]:
 
 
 def _counted_as(resource: str) -> str:
-    """What quotas call it."""
+    """The name under which quotas count a resource."""
     asked = claimed_profile(resource)
     return resource if asked is None else f"{CLASS_PREFIX}{asked.device_class}"
 

@@ -45,7 +45,7 @@ ISOLATION = {
     "gpushare": "gpushare isolates neither memory nor faults; bandwidth is shared",
     "time-slicing": "time-slicing isolates neither memory nor faults; bandwidth is shared",
 }
-"""What pods on one GPU share, by how they share it; weaker isolation last.
+"""Isolation of pods on one GPU, by how they share it; the weakest last.
 
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide, https://docs.nvidia.com/deploy/mps (error containment),
 https://github.com/NVIDIA/k8s-device-plugin#shared-access-to-gpus, https://github.com/Project-HAMi/HAMi-core
@@ -140,7 +140,7 @@ def card_of(model: str) -> Card | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SliceNeed:
-    """What a pod needs, with margins: bytes, and fractions of a whole GPU of its model."""
+    """Need of a pod, with margins: bytes, and fractions of a whole GPU of its model."""
 
     memory_bytes: float
     compute: float
@@ -149,7 +149,7 @@ class SliceNeed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldSlice:
-    """What each pod holds of its GPU."""
+    """The part of its GPU that each pod holds."""
 
     name: str  # the MIG profile; empty if it is none
     share: float  # the fraction that is unavailable to others
@@ -191,7 +191,7 @@ class GpuSlice:
 
 
 def held_slice(candidate: Candidate, usages: Sequence[Usage]) -> HeldSlice | None:
-    """What each pod holds; None if pods differ, or if the size of a share is unknown."""
+    """The part that each pod holds; None if pods differ, or if the size of a share is unknown."""
     found = {_held(pod, candidate.fleet.nodes.get(pod.node)) for pod in candidate.held}
     amounts = found.pop() if len(found) == 1 else None
     if amounts is None or amounts.asks:
@@ -205,7 +205,7 @@ def held_slice(candidate: Candidate, usages: Sequence[Usage]) -> HeldSlice | Non
 
 
 def _held(pod: Pod, node: Node | None) -> HeldSlice | None:
-    """What a pod holds by its request: a whole device, or amounts of one."""
+    """The part that a pod holds by its request: a whole device, or amounts of one."""
     unit = unit_of(node) if node else None
     if pod.devices != 1 or pod.unreadable or (pod.is_shared and unit is None):
         return None
@@ -284,7 +284,7 @@ def _shares(fleet: Fleet, model: str) -> Iterator[GpuSlice]:
 
 
 def how_shared(node: Node, resource: str) -> str:
-    """How pods share what a node hands out as a resource: a key of ISOLATION; empty if they do not."""
+    """The key of ISOLATION for the pods on one device of a resource; empty if they do not share it."""
     if resource.startswith("nvidia.com/mig-") and not resource.endswith(".shared"):
         # The label of GPU Feature Discovery.
         return "" if node.labels.get(f"{resource}.replicas", "1") in {"", "0", "1"} else "time-slicing"

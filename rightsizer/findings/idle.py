@@ -45,7 +45,7 @@ def _is_idle(evidence: Evidence) -> bool:
 
 
 def _so_far(candidate: Candidate) -> Finding | None:
-    """What the last part of the window shows: idle if a stop loses nothing, else how long it has to wait.
+    """Finding of the last part of the window: idle if a stop loses nothing, else the time that it has to wait.
 
     None before a notice may be given.
     """
@@ -85,7 +85,7 @@ def _finding(evidence: Evidence, history: ActivityHistory | None) -> Finding:
 def _counts_from(
     candidate: Candidate, history: ActivityHistory | None, required_s: float | None
 ) -> datetime.datetime | None:
-    """When it counts as idle if it stays idle; its pods must be old enough then.
+    """Time from which it counts as idle if it stays idle; its pods must be old enough then.
 
     With a short record that grows it is the earliest time: less is required later.
     """
@@ -137,7 +137,7 @@ def _nothing_ran(evidence: Evidence) -> str:
 
 
 def _returned(idle: Thresholds, idle_s: float) -> str:
-    """How many of its kind came back after as long, where the policy has learned it."""
+    """Share of its kind that worked again after as long, in words, where the policy has learned it."""
     row = idle.return_rate(idle_s)
     if row is None:
         return ""

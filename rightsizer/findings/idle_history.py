@@ -101,7 +101,7 @@ def observed_since(pod: Pod) -> datetime.datetime | None:
 
 
 def possible_pause_s(history: ActivityHistory, idle: Thresholds, alike_s: Sequence[float] = ()) -> float:
-    """How long a pause of a workload may last.
+    """Longest time that a pause of a workload may last, in seconds.
 
     It follows from its own pauses, and from those of its kind (`alike_s`) while its own history is shorter than the
     policy asks for. With gaps, the longest possible pause decides.

@@ -80,7 +80,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
 
 
 def _without_nvlink(evidence: Evidence, part: GpuSlice) -> str:
-    """What a pod loses of NVLink in a MIG instance, in words; empty if its GPUs have none, or it is unknown."""
+    """Loss of NVLink in a MIG instance, in words; empty if its GPUs have none, or it is unknown."""
     known = evidence.candidate.measured.nvlink
     most = max((len(known.get(each.usage.device.uuid, ())) for each in evidence.devices), default=0)
     if not most or not part.is_instance:

@@ -63,7 +63,7 @@ class ReplicaNeed:
     jump: int  # the most by which a minute exceeded the window that ended `leadTime` before, or a later one
 
     def replicas(self, busy: int | None = None) -> int:
-        """With headroom; for another number of busy replicas on request."""
+        """The busy replicas with headroom; for another number of busy replicas on request."""
         busy = self.busy if busy is None else busy
         share = math.ceil(busy * self.part.headroomPercent / 100)
         return busy + max(share, self.jump, self.part.minHeadroom)
@@ -71,7 +71,7 @@ class ReplicaNeed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaDemand:
-    """How many replicas were active at the same time."""
+    """Numbers of replicas that were active at the same time."""
 
     certain: ReplicaNeed  # without the replicas whose use is unknown
     possible: ReplicaNeed  # with them
@@ -113,7 +113,7 @@ def replica_need(part: TooManyReplicas, busy: Sequence[int], before: Sequence[in
 
 
 def jumps(busy: Sequence[int], before: Sequence[int], window: int, lead: int) -> list[int]:
-    """By how much each value exceeds the highest of the window that ended `lead` before, or a later one."""
+    """Rises of each value above the highest of the window that ended `lead` before, or a later one."""
     peaks = _sliding(np.maximum, np.asarray(before[:-1], np.int64), window)
     found: list[int] = (np.asarray(busy[window + lead - 1 :]) - _sliding(np.minimum, peaks, lead)).tolist()
     return found
@@ -320,7 +320,7 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNee
 
 
 def _by_activity(candidate: Candidate) -> Sequence[str]:
-    """Its pods by their activity in their history, if it was read, and in the longest measured window, least first."""
+    """The pods by activity in their history, if it was read, and in the longest measured window, least first."""
     by_window = [each for _, each in sorted(candidate.measured.usages.items(), reverse=True)]
 
     def activity(pod: Pod) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Which second signals of idleness are measured at all: some gauges stand still, whatever the GPU does. Pure.
+"""Second signals of idleness that are measured at all: some gauges stand still, whatever the GPU does. Pure.
 
 Unified-memory GPUs (Jetson, GB10) report a memory traffic of 0 at full utilization. So a gauge that never moved on a
 board whose activity did is no signal there, whatever other boards show. Where that did not, the other boards of the
@@ -36,7 +36,7 @@ def _groups(key: DeviceKey) -> tuple[BoardKey, BoardKey]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Movement:
-    """What the gauges of one device showed: of two devices, only one may work."""
+    """Movement of the gauges of one device: of two devices, only one may work."""
 
     lowest_activity: float = math.inf  # of means
     highest_activity: float = 0.0  # of samples
@@ -62,7 +62,7 @@ class Movement:
         return self.highest_w > self.lowest_w + 0.1
 
     def joined(self, other: "Movement") -> "Movement":
-        """That of the device in both parts of the record."""
+        """Movement of the device in both parts of the record."""
         return Movement(
             min(self.lowest_activity, other.lowest_activity),
             max(self.highest_activity, other.highest_activity),
@@ -84,7 +84,7 @@ Movements = dict[DeviceKey, Movement]
 
 
 def movements(usages: Iterable[Usage]) -> Movements:
-    """By device; what is judged by its board says nothing."""
+    """Movement of each device; a device that is judged by its board says nothing."""
     by_device: dict[DeviceKey, list[Usage]] = {}
     for usage in usages:
         if not (usage.is_by_board or usage.invalid):
@@ -93,7 +93,7 @@ def movements(usages: Iterable[Usage]) -> Movements:
 
 
 def _movement(usages: Sequence[Usage]) -> Movement:
-    """That of a device, by the usages of all pods on it; of several, each may be the pod's own part."""
+    """Movement of a device, by the usages of all pods on it; of several, each may be the pod's own part."""
     means = [usage.activity_mean for usage in usages if usage.activity_mean is not None]
     mean = min(math.fsum(means), 1.0)
     return Movement(
@@ -108,7 +108,7 @@ def _movement(usages: Sequence[Usage]) -> Movement:
 
 
 def joined(*parts: Movements) -> Movements:
-    """Those of several parts of a fleet or of the record."""
+    """Movements in several parts of a fleet or of the record."""
     found: Movements = {}
     for key, one in (pair for part in parts for pair in part.items()):
         found[key] = found[key].joined(one) if key in found else one

@@ -22,7 +22,7 @@ RECENT = datetime.timedelta(minutes=10)
 CONTEXT_BYTES = 256 << 20
 """A CUDA context holds about 500 MiB; without one, a board draws less."""
 MIN_COVERAGE = 0.9
-"""Of the window, for a board to count as idle throughout."""
+"""Least share of the window for a board to count as idle throughout."""
 
 _AT_WORK = 1.5
 """Times the power of an idle board, which no idle one draws."""
@@ -114,7 +114,7 @@ class IdlePower:
 
     @classmethod
     def of(cls, usages: Usages) -> "IdlePower":
-        """By the usage of these pods."""
+        """Idle power by the usage of these pods."""
         every = list(itertools.chain.from_iterable(usages.values()))
         watts: dict[tuple[str, str], float] = {}
         for usage in every:
@@ -127,7 +127,7 @@ class IdlePower:
         return cls(watts, frozenset(usage.device.uuid for usage in every if usage.activity_peak != 0))
 
     def joined(self, other: "IdlePower") -> "IdlePower":
-        """Of the pods of both."""
+        """Idle power by the pods of both."""
         watts = {
             key: min(one.watts[key] for one in (self, other) if key in one.watts)
             for key in self.watts.keys() | other.watts.keys()
@@ -141,7 +141,7 @@ class IdlePower:
 
     @property
     def lowest(self) -> dict[str, float]:
-        """Of each model, the lowest of all: invented series can only lower it, so that less is stuck."""
+        """Lowest idle power of each model: invented series can only lower it, so that less is stuck."""
         found: dict[str, float] = {}
         for (uuid, model), power_w in self.watts.items():
             if uuid not in self.active:
@@ -219,7 +219,7 @@ def _by_board(usage: Usage, board: Usage | None, levels: Mapping[str, BoardLevel
 
 
 def _was_idle(board: Usage, level: BoardLevel | None) -> bool:
-    """By its power and a second signal: its SM clock, or its memory traffic where no idle board shows a clock."""
+    """Whether a board idled by its power and its SM clock, or its memory traffic where no idle board shows a clock."""
     if level is None or board.traffic_peak or not _is_at_most(board.power_peak_w, level.power_w):
         return False
     if level.clock_hz is None:
@@ -252,7 +252,7 @@ def _is_at_most(value: float | None, limit: float | None) -> bool:
 
 
 def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
-    """That no device drew nearly what it does at work, and for how long none moved memory; empty if that is not so.
+    """Words if no device drew nearly what it does at work, with the time without memory traffic; empty if one did.
 
     It may have worked before in just this way: at about this power without memory traffic, until there was some again.
     """
@@ -289,7 +289,7 @@ def _has_waited_long(candidate: Candidate) -> bool:
 
 
 def _wait(candidate: Candidate) -> datetime.timedelta:
-    """How long it has to be without memory traffic; as long as if it were idle, if it may wait for requests."""
+    """Time that it has to be without memory traffic; as long as if it were idle, if it may wait for requests."""
     part, idle = candidate.criteria.stuck, candidate.criteria.idle
     return max(part.withoutTraffic, idle.window) if _may_wait(candidate) else part.withoutTraffic
 
@@ -304,7 +304,7 @@ def _may_spin(usage: Usage, min_mean_percent: float) -> bool:
 
 
 def _spins(device: DeviceEvidence, min_mean_percent: float) -> bool:
-    """By every source of activity: one alone may be forged to get an idle workload stopped."""
+    """Whether a device spins by every source of activity: one may be forged to get an idle workload stopped."""
     usage = device.usage
     mean = usage.activity_mean if usage.activity_floor is None else usage.activity_floor
     return bool(device.ran) and mean is not None and mean * 100 >= min_mean_percent
@@ -334,7 +334,7 @@ def _is_stuck_before_start(pod: Pod, candidate: Candidate) -> bool:
 
 
 def _since(pod: Pod, at: datetime.datetime) -> datetime.datetime:
-    """Its creation; now if unknown."""
+    """Time of creation; now if unknown."""
     return pod.created or at
 
 

@@ -60,7 +60,7 @@ def _used(candidate: Candidate, evidence: Evidence) -> Mapping[str, set[Device]]
 
 
 def _unseen(candidate: Candidate, evidence: Evidence) -> Iterator[str]:
-    """What prevents a verdict: a device may have been used in the part of the longer window that has no data of it."""
+    """Reasons against a verdict: a device may have worked in a part of the longer window that has no data of it."""
     longer = _over_longest(candidate)
     known = {
         (pod.ref.name, each.usage.device)
