@@ -30,10 +30,10 @@ def autoscalers_for(candidate: Candidate, source: ActivitySeries) -> Autoscalers
     If it has an autoscaler, the one manifest of its kind and name: with other bounds and another query.
     """
     known, replicas = demand(candidate), replicas_of(candidate)
-    present = [one for one in candidate.workload.managers if one.kind in {_HPA, _KEDA}]
+    present = [manager for manager in candidate.workload.managers if manager.kind in {_HPA, _KEDA}]
     if known is None or replicas is None or not _can_be_scaled(candidate) or len(present) > 1:
         return None
-    if not all(one.scales and one.name for one in present):
+    if not all(manager.scales and manager.name for manager in present):
         return None
     need = known.possible
     highest = max(replicas, candidate.original_replicas or 0, need.replicas())

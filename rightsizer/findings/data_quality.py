@@ -123,7 +123,7 @@ def old_enough_from(evidence: Evidence) -> datetime.datetime | None:
 
 def _invalid(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        for usage in (each.usage for each in devices):
+        for usage in (gpu.usage for gpu in devices):
             if usage.invalid:
                 yield f"pod {pod.ref.name}: impossible values of {', '.join(usage.invalid)} on {device(usage)}"
 
@@ -158,7 +158,7 @@ def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) 
     node = evidence.candidate.fleet.nodes.get(pod.node)
     coverage = evidence.candidate.measured.nodes.get(pod.node)
     is_sliced = any("/mig-" in name for name in pod.resources) or any(
-        each.usage.device.instance for each in devices
+        gpu.usage.device.instance for gpu in devices
     )
     if node is None or not node.gpus or is_sliced:
         return pod.usable
@@ -168,7 +168,7 @@ def _most_gpus(evidence: Evidence, pod: Pod, devices: Sequence[DeviceEvidence]) 
 def _disputed(evidence: Evidence) -> Iterator[str]:
     """Conflicts of gauges and counters; with fewer samples a counter may miss what the gauges' mean extrapolates."""
     for pod, devices in evidence.held:
-        for usage in (each.usage for each in devices):
+        for usage in (gpu.usage for gpu in devices):
             if usage.disputed and usage.coverage >= evidence.coverage:
                 gauge, counted = usage.disputed
                 yield (
@@ -179,10 +179,10 @@ def _disputed(evidence: Evidence) -> Iterator[str]:
 
 def _elsewhere(evidence: Evidence) -> Iterator[str]:
     """Work may be on a GPU that the pod does not hold, if counters do not tell it from that of others."""
-    for pod, each in evidence.elsewhere:
-        usage, why = each.usage, pod.reach or "a process of it is there"
+    for pod, gpu in evidence.elsewhere:
+        usage, why = gpu.usage, pod.reach or "a process of it is there"
         is_complete = usage.is_fresh and usage.coverage >= evidence.coverage and not usage.holes
-        if each.ran is None or not (usage.is_own or is_complete):
+        if gpu.ran is None or not (usage.is_own or is_complete):
             lacks = (
                 f"{span(usage.unattributed_s)} of work there belong to no known pod"
                 if usage.is_own
@@ -192,7 +192,7 @@ def _elsewhere(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         node = evidence.candidate.fleet.nodes.get(pod.node)
         others = evidence.others.get(pod_key(pod), ())
-        seen = {each.usage.device.uuid for each in (*devices, *others)}
+        seen = {gpu.usage.device.uuid for gpu in (*devices, *others)}
         total = gpus_of_node(node) if node is not None else math.inf
         if pod.reach and len(seen) < total:
             yield (
@@ -202,32 +202,32 @@ def _elsewhere(evidence: Evidence) -> Iterator[str]:
 
 
 def _works_elsewhere(evidence: Evidence) -> Iterator[str]:
-    for pod, each in evidence.elsewhere:
-        if each.is_used:
-            yield f"pod {pod.ref.name} works on {device(each.usage)}, which it does not hold"
+    for pod, gpu in evidence.elsewhere:
+        if gpu.is_used:
+            yield f"pod {pod.ref.name} works on {device(gpu.usage)}, which it does not hold"
 
 
 def _unmeasurable(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        for each in devices:
-            where = device(each.usage)
-            if each.ran is None and each.usage.unattributed_s:
+        for gpu in devices:
+            where = device(gpu.usage)
+            if gpu.ran is None and gpu.usage.unattributed_s:
                 yield (
-                    f"pod {pod.ref.name}: {each.usage.unattributed_s:.1f} s of work on shared {where} in the last "
+                    f"pod {pod.ref.name}: {gpu.usage.unattributed_s:.1f} s of work on shared {where} in the last "
                     f"{span(evidence.window)} belong to no known pod; some may be the pod's"
                 )
-            elif each.usage.activity_peak is None and not each.usage.unattributed_s:
-                is_mig = each.usage.device.instance
+            elif gpu.usage.activity_peak is None and not gpu.usage.unattributed_s:
+                is_mig = gpu.usage.device.instance
                 where += ": before Hopper only dcgm-exporter has one of MIG instances" if is_mig else ""
                 yield (
                     f"pod {pod.ref.name}: no activity metric for {where}; "
                     "allocated memory does not show whether it is used"
                 )
-            elif not each.ran and each.draws_power is None and each.moves_memory is None:
-                is_shared = each.usage.is_own and (pod.is_shared or each.usage.is_visited)
+            elif not gpu.ran and gpu.draws_power is None and gpu.moves_memory is None:
+                is_shared = gpu.usage.is_own and (pod.is_shared or gpu.usage.is_visited)
                 has = f"shared {where} has no per-pod" if is_shared else f"{where} has no"
                 why = f"{has} power or memory-traffic data"
-                if silent := " and ".join(silent_of(each.usage, evidence.candidate.measured.silent)):
+                if silent := " and ".join(silent_of(gpu.usage, evidence.candidate.measured.silent)):
                     still = silent.replace("traffic", "memory traffic")
                     why = f"no second signal: {still} of {where} never moved, as far as is recorded"
                 yield f"pod {pod.ref.name}: {why}; cannot confirm that the pod is idle"
@@ -236,11 +236,11 @@ def _unmeasurable(evidence: Evidence) -> Iterator[str]:
 def _silenced(evidence: Evidence) -> Iterator[str]:
     """An exporter reports the same metrics for all devices of a node: a metric missing for only one was lost."""
     for pod, devices in evidence.held:
-        if not any(getattr(each.usage, field) is None for each in devices for field, *_ in _SECOND_SIGNALS):
+        if not any(getattr(gpu.usage, field) is None for gpu in devices for field, *_ in _SECOND_SIGNALS):
             continue
         others = evidence.candidate.fleet.pods_on.get(pod.node, ())
         neighbours = [usage for _, usage in _usages_of(evidence, others)]
-        for usage in (each.usage for each in devices):
+        for usage in (gpu.usage for gpu in devices):
             alike = [other for other in neighbours if _same_metrics(other) == _same_metrics(usage)]
             dropped = silent_of(usage, evidence.candidate.measured.silent)
             for field, words, signal in _SECOND_SIGNALS:
@@ -277,7 +277,7 @@ def _same_metrics(usage: Usage) -> tuple[str, bool, bool]:
 def _too_short(evidence: Evidence) -> Iterator[str]:
     window_s = evidence.window.total_seconds()
     for _, devices in evidence.held:
-        for samples in (each.usage.samples_expected for each in devices):
+        for samples in (gpu.usage.samples_expected for gpu in devices):
             if samples is not None and samples < MIN_SAMPLES:
                 interval_s = window_s / max(samples - 1, 1)
                 needed = format_duration(math.ceil(interval_s * TARGET_SAMPLES / 60) * 60)
@@ -289,13 +289,13 @@ def _too_short(evidence: Evidence) -> Iterator[str]:
 
 def _stale(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        if any(not each.usage.is_fresh for each in devices):
+        if any(not gpu.usage.is_fresh for gpu in devices):
             yield f"pod {pod.ref.name}: its series ended"
 
 
 def _partial(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        lowest = min((each.usage.coverage for each in devices), default=math.inf)
+        lowest = min((gpu.usage.coverage for gpu in devices), default=math.inf)
         if lowest < evidence.coverage:
             yield (
                 f"pod {pod.ref.name}: samples cover {lowest:.0%} of the last {span(evidence.window)}, "
@@ -305,7 +305,7 @@ def _partial(evidence: Evidence) -> Iterator[str]:
 
 def _holes(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        holes = max((each.usage.holes for each in devices), default=0)
+        holes = max((gpu.usage.holes for gpu in devices), default=0)
         if holes:
             gaps = "1 gap" if holes == 1 else f"{holes} gaps"
             yield (
@@ -327,15 +327,15 @@ def _unattributed(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         coverage = candidate.measured.nodes.get(pod.node)
         others = [
-            each for each in candidate.fleet.pods_on.get(pod.node, ()) if is_settled(each, candidate.at)
+            other for other in candidate.fleet.pods_on.get(pod.node, ()) if is_settled(other, candidate.at)
         ]
         if (
             pod.is_shared
             or coverage is None
-            or coverage.owned >= sum(each.usable for each in others if not each.is_shared)
+            or coverage.owned >= sum(other.usable for other in others if not other.is_shared)
         ):
             continue
-        own = {(each.usage.device.uuid, each.usage.device.instance) for each in devices}
+        own = {(gpu.usage.device.uuid, gpu.usage.device.instance) for gpu in devices}
         for other, usage in _usages_of(evidence, others):
             is_named = usage.is_fresh and (usage.device.uuid, usage.device.instance) in own
             if other.ref != pod.ref and is_named:
@@ -352,18 +352,18 @@ def is_settled(pod: Pod, at: datetime.datetime) -> bool:
 
 def _conflicting(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
-        for each in devices:
-            usage = each.usage
-            if each.ran:
+        for gpu in devices:
+            usage = gpu.usage
+            if gpu.ran:
                 yield (
                     f"pod {pod.ref.name}: {percent(usage.activity_peak)} activity on {device(usage)} "
                     f"at idle power (at most {usage.power_peak_w:.0f} W): {evidence.spin_cause}"
                 )
-            elif each.draws_power:
+            elif gpu.draws_power:
                 yield (
                     f"pod {pod.ref.name}: no activity on {device(usage)}, but it drew {usage.power_peak_w:.0f} W"
                 )
-            elif each.moves_memory:
+            elif gpu.moves_memory:
                 yield (
                     f"pod {pod.ref.name}: no activity on {device(usage)}, "
                     f"but memory traffic reached {percent(usage.traffic_peak)}"
@@ -428,12 +428,12 @@ def unknown_resources(fleet: Fleet, measured: Measured) -> tuple[str, ...]:
         key
         for found in measured.usages.values()
         for key, usages in found.items()
-        if any(one.is_fresh for one in usages)
+        if any(usage.is_fresh for usage in usages)
     }
     pods: dict[str, list[str]] = {name: [] for name in fleet.unknown_gpus}
     for (namespace, name), resources in fleet.other_resources.items():
         # Pods with such a GPU may have network cards, too.
-        likely = [each for each in resources if each in fleet.unknown_gpus] or resources
+        likely = [name for name in resources if name in fleet.unknown_gpus] or resources
         for resource in likely if (namespace, name) in named else ():
             pods.setdefault(resource, []).append(f"{namespace}/{name}")
     if not pods:
@@ -508,9 +508,9 @@ def _confidence(evidence: Evidence, history: ActivityHistory | None) -> tuple[Co
         return Confidence.LOW, "its earlier idle periods are unknown"
     if history.unknown_s:
         return Confidence.LOW, "its history has gaps"
-    if any(each.usage.busy_s is None for each in evidence.devices):
+    if any(gpu.usage.busy_s is None for gpu in evidence.devices):
         return Confidence.MEDIUM, "samples and history agree, but no counters of GPU time are measured"
-    counted_s = max((each.usage.busy_s or 0.0 for each in evidence.devices), default=0.0)
+    counted_s = max((gpu.usage.busy_s or 0.0 for gpu in evidence.devices), default=0.0)
     if round(counted_s, 1):
         return Confidence.MEDIUM, f"counters of GPU time show {counted_s:.1f} s of work between the samples"
     return Confidence.HIGH, "samples, counters of GPU time and history agree"

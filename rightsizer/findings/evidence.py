@@ -115,18 +115,18 @@ class Evidence:
     @functools.cached_property
     def devices(self) -> list[DeviceEvidence]:
         """Every device that its pods hold."""
-        return [each for _, devices in self.held for each in devices]
+        return [gpu for _, devices in self.held for gpu in devices]
 
     @functools.cached_property
     def elsewhere(self) -> list[tuple[Pod, DeviceEvidence]]:
         """Each device that one of its pods used, or may have used, without holding it."""
-        return [(pod, each) for pod, _ in self.held for each in self.others.get(pod_key(pod), ())]
+        return [(pod, gpu) for pod, _ in self.held for gpu in self.others.get(pod_key(pod), ())]
 
     @functools.cached_property
     def is_in_use(self) -> bool:
         """Whether any device works, or any server had requests: then it is kept, even if others are unknown."""
-        devices = (*self.devices, *(each for _, each in self.elsewhere))
-        return any(each.works for each in devices) or self._has_requests
+        devices = (*self.devices, *(gpu for _, gpu in self.elsewhere))
+        return any(gpu.works for gpu in devices) or self._has_requests
 
     @property
     def _has_requests(self) -> bool:
@@ -153,14 +153,14 @@ class Evidence:
     def number(self) -> int:
         """Number of GPUs and MIG instances that its pods hold; shares of one count once."""
         return (
-            len({each.usage.device for each in self.devices})
+            len({gpu.usage.device for gpu in self.devices})
             if self.is_shared
             else self.candidate.workload.devices
         )
 
     def uses_little(self, max_mean_percent: float) -> bool:
         """Whether it works, and no device's mean activity is higher."""
-        means = [each.usage.activity_mean for each in self.devices]
+        means = [gpu.usage.activity_mean for gpu in self.devices]
         are_low = all(mean is not None and mean * 100 <= max_mean_percent for mean in means)
         return bool(means) and self.is_in_use and are_low
 
@@ -187,7 +187,7 @@ class Evidence:
         mean, peak = percent(levels["activity_mean"]), percent(levels["activity_peak"])
         parts = [f"GPU activity mean {mean}, peak {peak}"]
         if (power_w := levels["power_peak_w"]) is not None:
-            has_neighbours = self.is_shared or any(each.usage.device.instance for each in self.devices)
+            has_neighbours = self.is_shared or any(gpu.usage.device.instance for gpu in self.devices)
             parts.append(f"peak power {'of the whole GPU ' if has_neighbours else ''}{power_w:.0f} W")
         if (memory_bytes := levels["memory_peak_bytes"]) is not None:
             parts.append(f"peak memory {memory_bytes / GIB:.1f} GiB")
@@ -197,11 +197,11 @@ class Evidence:
 
     @functools.cached_property
     def _levels(self) -> dict[str, Any]:
-        usages = [each.usage for each in self.devices]
+        usages = [gpu.usage for gpu in self.devices]
         is_measured = bool(usages) and all(usage.activity_peak is not None for usage in usages)
         return {
             "coverage": min([usage.coverage for usage in usages], default=0.0),
-            "busy_gpus": sum([each.ran is True for each in self.devices]) if is_measured else None,
+            "busy_gpus": sum([gpu.ran is True for gpu in self.devices]) if is_measured else None,
             "activity_mean": _mean([usage.activity_mean for usage in usages]),
             "activity_peak": _highest([usage.activity_peak for usage in usages]),
             "memory_peak_bytes": _highest([usage.memory_peak_bytes for usage in usages]),
@@ -276,8 +276,8 @@ class Candidate:
         known = self._known.get(key)
         if known is None:
             read = self._read(span, percent)
-            held = tuple((pod, tuple(one for one in each if one.usage.is_held)) for pod, each in read)
-            others = {pod_key(pod): tuple(one for one in each if not one.usage.is_held) for pod, each in read}
+            held = tuple((pod, tuple(gpu for gpu in gpus if gpu.usage.is_held)) for pod, gpus in read)
+            others = {pod_key(pod): tuple(gpu for gpu in gpus if not gpu.usage.is_held) for pod, gpus in read}
             known = Evidence(self._bare, held, span, part.grace, part.minCoverage, others)
             self._known[key] = known
         return known
@@ -299,15 +299,16 @@ class Candidate:
         """
         history, created, idle = self.history, self.workload.created, self.criteria.idle
         limit = idle.maxEmptyMemoryMiB * GIB / 1024
-        peaks = [each.usage.memory_peak_bytes for each in self.over_short().devices]
+        peaks = [gpu.usage.memory_peak_bytes for gpu in self.over_short().devices]
         is_elsewhere = self.over_short().elsewhere or any(pod.reach for pod in self.held)
         is_empty = (
             bool(peaks) and not is_elsewhere and all(peak is not None and peak <= limit for peak in peaks)
         )
         starts = [pod.created for pod in self.held]
         are_first = created is not None and all(start and start <= created + _FIRST_PODS for start in starts)
-        is_unchanged = all(one.removed_unused and one.end is None for one in self.workload.past) and (
-            self.original_replicas is None or bool(self.workload.past)
+        past = self.workload.past
+        is_unchanged = all(change.removed_unused and change.end is None for change in past) and (
+            self.original_replicas is None or bool(past)
         )
         never_worked = history and not (history.worked or history.unknown_s or self.record_s)
         if are_first and is_unchanged and never_worked:
@@ -355,9 +356,8 @@ class Candidate:
         found = self.history_by(self.measured.histories)
         if found is None:
             return None
-        scaled = [
-            one.at for one in self.workload.past if one.action == Action.SCALE_DOWN and not one.removed_unused
-        ]
+        scaled_down = (change for change in self.workload.past if change.action == Action.SCALE_DOWN)
+        scaled = [change.at for change in scaled_down if not change.removed_unused]
         since_s = (self.at - max(scaled)).total_seconds() if scaled else math.inf
         return found.with_revert(self.workload.came_back_after).idle_for_at_most(max(since_s, 0.0))
 

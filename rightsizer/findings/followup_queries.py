@@ -92,16 +92,16 @@ def followup_queries(
     is_waiting = False
     without_history = _WithoutHistory()
     for workload in fleet.workloads:
-        criteria = criteria_of(workload)
-        candidates = [Candidate(workload, measured, without_history(each), fleet) for each in criteria]
+        every = criteria_of(workload)
+        candidates = [Candidate(workload, measured, without_history(criteria), fleet) for criteria in every]
         if any(map(_would_act, candidates)):
-            reach = max(each.idle.history for each in criteria)
-            percent = min(each.idle.maxUtilizationPercent for each in criteria)
+            reach = max(criteria.idle.history for criteria in every)
+            percent = min(criteria.idle.maxUtilizationPercent for criteria in every)
             pods = histories.setdefault((reach, percent), {})
             pods.update((pod_key(pod), observed_since(pod)) for pod in candidates[0].held)
         if has_replicas(workload) and any(map(_may_alternate, candidates)):
             parts = [part.workload for part in candidates[0].roles.values()] or [workload]
-            replicas.setdefault(criteria[0].tooManyReplicas, []).extend(parts)
+            replicas.setdefault(every[0].tooManyReplicas, []).extend(parts)
         is_waiting = is_waiting or any(map(_uses_little, candidates))
     return FollowupQueries(
         histories=tuple(HistoryRequest(*key, histories[key]) for key in sorted(histories)),
@@ -171,5 +171,5 @@ def _is_always_busy(device: DeviceEvidence) -> bool:
 
 def _uses_little(candidate: Candidate) -> bool:
     part = candidate.criteria.inputBound
-    means = [each.usage.activity_mean for each in candidate.over(part).devices]
+    means = [gpu.usage.activity_mean for gpu in candidate.over(part).devices]
     return any(mean is not None and mean * 100 <= part.maxMeanPercent for mean in means)

@@ -65,8 +65,8 @@ def incoming_pods(workload: Workload, asks: Asks) -> IncomingPods:
 def largest(amounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The largest amount of each resource."""
     found: dict[str, int] = {}
-    for one in amounts:
-        for name, amount in one.items():
+    for needs in amounts:
+        for name, amount in needs.items():
             found[name] = max(amount, found.get(name, 0))
     return found
 
@@ -137,16 +137,16 @@ class FreeCapacity:
         replicas = named if type(named) is int and named > 0 else held
         return row.rollout.surge_of(obj, replicas) * -(-held // max(replicas, 1))
 
-    def _has_room(self, resource: str, each: int, beside: int) -> bool:
+    def _has_room(self, resource: str, per_pod: int, beside: int) -> bool:
         """Whether the first pods, with this number of a GPU resource each, fit beside all that is there."""
         pods, needs = self.surge, largest(pod.needs for pod in self.workload.holding)
         quotas = self.fleet.quotas_in.get(self.workload.ref.namespace, ())
-        amounts = {**needs, resource: each}
-        if any(pods * amounts.get(one.resource, 0) > max(one.hard - one.used, 0) for one in quotas):
+        amounts = {**needs, resource: per_pod}
+        if any(pods * amounts.get(quota.resource, 0) > max(quota.hard - quota.used, 0) for quota in quotas):
             return False
-        incoming = IncomingPods(((resource, each),), needs, pods)
-        offers = (one for one in self.fleet.offers.get(resource, ()) if self._takes(one.node))
-        places = sum(self._places(one.node, incoming, most=one.free // each) for one in offers)
+        incoming = IncomingPods(((resource, per_pod),), needs, pods)
+        offers = (offer for offer in self.fleet.offers.get(resource, ()) if self._takes(offer.node))
+        places = sum(self._places(offer.node, incoming, most=offer.free // per_pod) for offer in offers)
         return places - self.fleet.awaited.get(resource, 0) - beside >= pods
 
     @functools.cached_property
@@ -203,7 +203,7 @@ class FreeCapacity:
             name: own.pods * count - sum(pod.resources.get(name, 0) for pod in self.workload.holding)
             for name, count in ((_counted_as(name), count) for name, count in own.asks)
         }
-        return all(more.get(one.resource, 0) <= max(one.hard - one.used, 0) for one in quotas)
+        return all(more.get(quota.resource, 0) <= max(quota.hard - quota.used, 0) for quota in quotas)
 
     def _free(self, resource: str, incoming: IncomingPods) -> int:
         """Number of pods that fit; cached for pods with the same placement and needs."""
@@ -218,10 +218,10 @@ class FreeCapacity:
             offers: Sequence[Offer] = shares_of(self.fleet, self.model)
         else:
             every = _claimable(self.fleet, resource) or self.fleet.offers.get(resource, ())
-            offers = [one for one in every if card_of(one.node.model) is card]
-        for one in offers:
-            if self._takes(one.node):
-                yield self._places(one.node, incoming, most=one.free)
+            offers = [offer for offer in every if card_of(offer.node.model) is card]
+        for offer in offers:
+            if self._takes(offer.node):
+                yield self._places(offer.node, incoming, most=offer.free)
 
     def _fit(
         self, alike: Sequence[Pool], counting: str, incoming: IncomingPods, taken: Mapping[str, int]
@@ -288,7 +288,7 @@ def _claimable(fleet: Fleet, resource: str) -> Sequence[Offer]:
 
 def _free_devices(fleet: Fleet, profile: str) -> Iterator[Offer]:
     for name, devices in sorted(fleet.devices.nodes.items()):
-        fit = {one.id for one in devices if one.profile == profile and not (one.taints or one.is_shareable)}
+        fit = {mig.id for mig in devices if mig.profile == profile and not (mig.taints or mig.is_shareable)}
         node = fleet.nodes.get(name)
         free = count_free(fit, fleet.devices, name) if fit and node is not None and node.is_open else 0
         if free and node is not None:

@@ -200,8 +200,8 @@ def held_slice(candidate: Candidate, usages: Sequence[Usage]) -> HeldSlice | Non
     if names == {""}:
         return None if any(usage.device.instance for usage in usages) else amounts
     card = card_of(usages[0].device.model)
-    profiles = [profile for profile in card.profiles if {profile.name} == names] if card else []
-    return next((HeldSlice(one.name, one.share, one.compute, one.bandwidth) for one in profiles), None)
+    profiles = [mig for mig in card.profiles if {mig.name} == names] if card else []
+    return next((HeldSlice(mig.name, mig.share, mig.compute, mig.bandwidth) for mig in profiles), None)
 
 
 def _held(pod: Pod, node: Node | None) -> HeldSlice | None:
@@ -244,37 +244,37 @@ def _claimable(fleet: Fleet, model: str, names: Iterable[str], held: HeldSlice) 
     card = card_of(model) if is_ours else None
     return [
         GpuSlice(
-            ((claimed_resource(MIG_CLASS, one.name), 1),),
-            one.share,
-            one.memory_bytes,
-            one.compute,
-            one.bandwidth,
+            ((claimed_resource(MIG_CLASS, mig.name), 1),),
+            mig.share,
+            mig.memory_bytes,
+            mig.compute,
+            mig.bandwidth,
             "mig",
         )
-        for one in (card.profiles if card else ())
+        for mig in (card.profiles if card else ())
     ]
 
 
 def _cut(fleet: Fleet, model: str) -> Iterator[GpuSlice]:
     """MIG profiles."""
     card = card_of(model)
-    for one in card.profiles if card else ():
-        methods = [how_shared(offer.node, one.resource) for offer in fleet.offers.get(one.resource, ())]
-        asks = ((one.resource, 1),)
+    for mig in card.profiles if card else ():
+        methods = [how_shared(offer.node, mig.resource) for offer in fleet.offers.get(mig.resource, ())]
+        asks = ((mig.resource, 1),)
         yield GpuSlice(
-            asks, one.share, one.memory_bytes, one.compute, one.bandwidth, _weakest(["mig", *methods])
+            asks, mig.share, mig.memory_bytes, mig.compute, mig.bandwidth, _weakest(["mig", *methods])
         )
 
 
 def shares_of(fleet: Fleet, model: str) -> list[Offer]:
     """Nodes with shares of such GPUs."""
-    return [one for one in fleet.offers.get(SHARED, ()) if plain(one.node.model) == plain(model)]
+    return [offer for offer in fleet.offers.get(SHARED, ()) if plain(offer.node.model) == plain(model)]
 
 
 def _shares(fleet: Fleet, model: str) -> Iterator[GpuSlice]:
     """Shares, one of each size."""
     sizes: dict[tuple[int | None, int | None, int], list[str]] = {}
-    for node in (one.node for one in shares_of(fleet, model)):
+    for node in (offer.node for offer in shares_of(fleet, model)):
         size = (node.memory_bytes, node.gpus, node.allocatable[SHARED])
         sizes.setdefault(size, []).append(how_shared(node, SHARED))
     for (memory_bytes, gpus, count), methods in sizes.items():

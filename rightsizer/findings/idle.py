@@ -130,7 +130,7 @@ def _nothing_ran(evidence: Evidence) -> str:
     words = f"{subject} stayed at or below {limit} utilization for the last {span(evidence.window)}"
     if measured < held:
         words += "; only init containers could use the rest"
-    if any(each.usage.is_by_board for each in evidence.devices):
+    if any(gpu.usage.is_by_board for gpu in evidence.devices):
         words += ", by idle power and clocks of the whole board"
     reason = evidence.candidate.unused_reason
     return f"{words}; {reason}" if reason else words

@@ -27,7 +27,7 @@ def find_no_requests(candidate: Candidate) -> Finding | None:
     if any(began is None or candidate.at - began < part.window for began in begins):
         return None
     evidence = candidate.over_idle()
-    means = [each.usage.activity_mean for each in evidence.devices]
+    means = [gpu.usage.activity_mean for gpu in evidence.devices]
     if any(mean is None or mean * 100 > part.maxMeanPercent for mean in means):
         return None
     if first_issues(evidence, COMPLETENESS_CHECKS):

@@ -21,8 +21,8 @@ def find_oversized_gpu(candidate: Candidate) -> Finding | None:
     """The smallest sufficient slice for each pod; only advice if no node offers it or it is not proven."""
     part = candidate.criteria.oversizedGpu
     evidence = candidate.over(part)
-    usages = [each.usage for each in evidence.devices]
-    is_elsewhere = any(each.is_used for _, each in evidence.elsewhere)  # so the need is not measured
+    usages = [gpu.usage for gpu in evidence.devices]
+    is_elsewhere = any(gpu.is_used for _, gpu in evidence.elsewhere)  # so the need is not measured
     if is_elsewhere or not evidence.is_in_use or len({usage.device.model for usage in usages}) != 1:
         return None
     held = held_slice(candidate, usages)
@@ -32,13 +32,13 @@ def find_oversized_gpu(candidate: Candidate) -> Finding | None:
     is_untrusted = candidate.criteria.sharing.is_untrusted(candidate.workload, candidate.fleet)
     fitting = sorted(
         (
-            each
-            for each in slices_of(candidate, usages[0].device.model, held, need)
-            if each.share <= held.share - part.minSavingPercent / 100
-            and each.fits(need)
-            and not (is_untrusted and each.method != "mig")
+            gpu_slice
+            for gpu_slice in slices_of(candidate, usages[0].device.model, held, need)
+            if gpu_slice.share <= held.share - part.minSavingPercent / 100
+            and gpu_slice.fits(need)
+            and not (is_untrusted and gpu_slice.method != "mig")
         ),
-        key=lambda each: (each.share, each.asks),
+        key=lambda gpu_slice: (gpu_slice.share, gpu_slice.asks),
     )
     if not fitting:
         return None
@@ -82,7 +82,7 @@ def _finding(evidence: Evidence, usages: list[Usage], fitting: list[GpuSlice], h
 def _without_nvlink(evidence: Evidence, part: GpuSlice) -> str:
     """Loss of NVLink in a MIG instance, in words; empty if its GPUs have none, or it is unknown."""
     known = evidence.candidate.measured.nvlink
-    most = max((len(known.get(each.usage.device.uuid, ())) for each in evidence.devices), default=0)
+    most = max((len(known.get(gpu.usage.device.uuid, ())) for gpu in evidence.devices), default=0)
     if not most or not part.is_instance:
         return ""
     return f"; a MIG instance has no NVLink, which connects its GPU with {count(most, 'other')}"
@@ -91,7 +91,7 @@ def _without_nvlink(evidence: Evidence, part: GpuSlice) -> str:
 def _connected(evidence: Evidence, part: GpuSlice) -> Iterator[str]:
     """Why pods that know each other by number, as those of a StatefulSet, keep GPUs that NVLink connects."""
     row, known = row_of(evidence.candidate.workload), evidence.candidate.measured.nvlink
-    own = {each.usage.device.uuid for each in evidence.devices}
+    own = {gpu.usage.device.uuid for gpu in evidence.devices}
     are_numbered = row is not None and row.steering is Steering.TAIL
     if part.is_instance and are_numbered and any(own & known.get(uuid, frozenset()) for uuid in own):
         yield "NVLink connects GPUs of its pods, which may work together"

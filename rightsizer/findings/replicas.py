@@ -138,7 +138,7 @@ def find_too_many_replicas(candidate: Candidate) -> Finding | None:
         for role, part in candidate.roles.items()
         if (finding := _too_many(part)) is not None
     ]
-    return max(found, key=lambda one: one.proposal.frees if one.proposal else 0.0, default=None)
+    return max(found, key=lambda finding: finding.proposal.frees if finding.proposal else 0.0, default=None)
 
 
 def _in_role(candidate: Candidate, role: str, part: Candidate, finding: Finding) -> Finding:
@@ -189,10 +189,10 @@ def _may_be_active(evidence: Evidence, pod: Pod, devices: tuple[DeviceEvidence, 
     """Whether a pod may be active in every minute: it is not proven idle, or has something other than activity."""
     load = evidence.candidate.loads.get(pod_key(pod))
     every = (*devices, *evidence.others.get(pod_key(pod), ()))
-    is_used = any(each.is_used for each in every) or (load is not None and load.has_requests)
-    if is_used and not any(each.ran for each in every):
+    is_used = any(gpu.is_used for gpu in every) or (load is not None and load.has_requests)
+    if is_used and not any(gpu.ran for gpu in every):
         return True
-    if len(devices) > 1 and min(each.usage.coverage for each in devices) < 1 - 2 * NEAR / evidence.window:
+    if len(devices) > 1 and min(gpu.usage.coverage for gpu in devices) < 1 - 2 * NEAR / evidence.window:
         return True  # a replica is seen in a minute if one of its devices is, and longer gaps show only in its coverage
     return bool(first_issues(dataclasses.replace(evidence, held=((pod, devices),)), REPLICA_CHECKS))
 
@@ -214,7 +214,7 @@ def find_too_few_replicas(candidate: Candidate) -> Finding | None:
         if role in lowered
         and (finding := _too_few(part, lowered[role].before, lowered[role].after)) is not None
     ]
-    return min(found, key=lambda one: one.proposal.frees if one.proposal else 0.0, default=None)
+    return min(found, key=lambda finding: finding.proposal.frees if finding.proposal else 0.0, default=None)
 
 
 def _too_few(
@@ -279,7 +279,7 @@ def _missing_proof(evidence: Evidence) -> Iterator[str]:
         yield f"it is being scaled: {workload.size} replicas, {len(workload.pods)} pods"
     if len({(pod.devices, tuple(sorted(pod.resources.items()))) for pod, _ in evidence.held}) > 1:
         yield "its pods hold different GPUs, so they may not be interchangeable"
-    if any(not each.usage.is_own for _, each in evidence.elsewhere):
+    if any(not gpu.usage.is_own for _, gpu in evidence.elsewhere):
         yield "its pods can use GPUs that they do not hold, so it is unknown how many work at the same time"
     if queued := max((load.queued or 0 for load in evidence.candidate.loads.values()), default=0):
         window = evidence.candidate.criteria.tooManyReplicas.window
@@ -303,10 +303,8 @@ def _by_load(evidence: Evidence, replicas: int) -> Finding | None:
 
 
 def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNeed) -> Proposal:
-    used = {pod.ref.name for pod, each in evidence.elsewhere if each.is_used}
-    quiet = {
-        pod.ref.name for pod, devices in evidence.held if not any(each.is_used for each in devices)
-    } - used
+    used = {pod.ref.name for pod, gpu in evidence.elsewhere if gpu.is_used}
+    quiet = {pod.ref.name for pod, devices in evidence.held if not any(gpu.is_used for gpu in devices)} - used
     # What worked least goes first: the history of those that stay must show when the workload works.
     names = [name for name in _by_activity(evidence.candidate) if name in quiet]
     pods, is_whole = _leaving(evidence.candidate.workload, names, replicas - needed)
@@ -321,11 +319,11 @@ def _scale_down(evidence: Evidence, replicas: int, needed: int, need: ReplicaNee
 
 def _by_activity(candidate: Candidate) -> Sequence[str]:
     """The pods by activity in their history, if it was read, and in the longest measured window, least first."""
-    by_window = [each for _, each in sorted(candidate.measured.usages.items(), reverse=True)]
+    by_window = [usages for _, usages in sorted(candidate.measured.usages.items(), reverse=True)]
 
     def activity(pod: Pod) -> tuple[int, float]:
         history = candidate.measured.histories.get(pod_key(pod))
-        known = next((each[pod_key(pod)] for each in by_window if pod_key(pod) in each), ())
+        known = next((usages[pod_key(pod)] for usages in by_window if pod_key(pod) in usages), ())
         mean = max((usage.activity_mean or 0.0 for usage in known), default=0.0)
         return history.slots.count(Slot.BUSY) if history else 0, mean
 
@@ -338,8 +336,8 @@ def _leaving(workload: Workload, quiet: Sequence[str], most: int) -> tuple[tuple
     label = row.groups.replica if row is not None and row.groups is not None else ""
     replica = {pod.ref.name: pod.labels.get(label) or pod.ref.name for pod in workload.pods}
     going: list[str] = []
-    for one in dict.fromkeys(replica[name] for name in quiet):
-        pods = [name for name, of in replica.items() if of == one]
+    for group in dict.fromkeys(replica[name] for name in quiet):
+        pods = [name for name, of in replica.items() if of == group]
         if set(pods) <= set(quiet) and len(going) + len(pods) <= most:
             going += pods
     return tuple(going), len(set(replica.values())) == len(replica)
@@ -354,7 +352,7 @@ def _without_counts(candidate: Candidate) -> Finding | None:
     evidence = candidate.over_idle()
     if not evidence.is_in_use or first_issues(evidence, COMPLETENESS_CHECKS):
         return None
-    busy = sum(any(each.is_used for each in devices) for _, devices in evidence.held)
+    busy = sum(any(gpu.is_used for gpu in devices) for _, devices in evidence.held)
     if busy == len(evidence.held):
         return _by_load(evidence, replicas_of(candidate) or busy)
     words = (

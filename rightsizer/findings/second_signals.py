@@ -110,8 +110,8 @@ def _movement(usages: Sequence[Usage]) -> Movement:
 def joined(*parts: Movements) -> Movements:
     """Movements in several parts of a fleet or of the record."""
     found: Movements = {}
-    for key, one in (pair for part in parts for pair in part.items()):
-        found[key] = found[key].joined(one) if key in found else one
+    for key, movement in (pair for part in parts for pair in part.items()):
+        found[key] = found[key].joined(movement) if key in found else movement
     return found
 
 
@@ -122,9 +122,9 @@ Silent = Collection[tuple[BoardKey, SecondSignal]]
 def silent_signals(found: Movements) -> Silent:
     """The gauges of each board and model that are no signal."""
     groups: dict[BoardKey, list[Movement]] = {}
-    for key, one in found.items():
+    for key, movement in found.items():
         for group in set(_groups(key)):
-            groups.setdefault(group, []).append(one)
+            groups.setdefault(group, []).append(movement)
     return frozenset(
         (group, signal)
         for group, devices in groups.items()
@@ -134,18 +134,18 @@ def silent_signals(found: Movements) -> Silent:
 
 def _silent(devices: Sequence[Movement], *, is_model: bool) -> Iterator[SecondSignal]:
     """The gauges that are no signal; memory of a board that is not measured may be on others of its model."""
-    worked = [one for one in devices if one.activity_moved and (is_model or one.highest_mean > BURST)]
-    may_lack = bool(worked) or (is_model and not any(one.has_memory for one in devices))
-    if may_lack and not any(one.traffic_moved for one in devices):
+    worked = [board for board in devices if board.activity_moved and (is_model or board.highest_mean > BURST)]
+    may_lack = bool(worked) or (is_model and not any(board.has_memory for board in devices))
+    if may_lack and not any(board.traffic_moved for board in devices):
         yield SecondSignal.TRAFFIC
-    if any(one.highest_w for one in worked) and not any(one.power_moved for one in devices):
+    if any(board.highest_w for board in worked) and not any(board.power_moved for board in devices):
         yield SecondSignal.POWER
 
 
 def silent_of(usage: Usage, silent: Silent) -> list[SecondSignal]:
     """The gauges of the device that are no signal, by its board or by its model."""
     groups = _groups(device_key(usage))
-    return [one for one in SecondSignal if any((group, one) in silent for group in groups)]
+    return [signal for signal in SecondSignal if any((group, signal) in silent for group in groups)]
 
 
 def without_silent(usages: Usages, silent: Silent) -> Usages:

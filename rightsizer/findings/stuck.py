@@ -39,7 +39,7 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     part = candidate.criteria.stuck
     evidence = candidate.over(part)
     devices = evidence.devices
-    spinning = sum(_spins(each, part.minMeanPercent) for each in devices)
+    spinning = sum(_spins(gpu, part.minMeanPercent) for gpu in devices)
     if not _moves_nothing(candidate, evidence):
         return None
     has_waited = _has_waited_long(candidate)
@@ -48,7 +48,7 @@ def find_stuck(candidate: Candidate) -> Finding | None:
     if not words or first_issues(evidence, COMPLETENESS_CHECKS):
         return None
     subject = "its GPU" if len(devices) == 1 else f"{spinning} of its {len(devices)} GPUs"
-    pods = [pod for pod, of_pod in evidence.held if any(_spins(each, part.minMeanPercent) for each in of_pod)]
+    pods = [pod for pod, of_pod in evidence.held if any(_spins(gpu, part.minMeanPercent) for gpu in of_pod)]
     is_whole = len(pods) == len(evidence.held) or not has_replicas(candidate.workload)
     is_sure = has_waited or not _may_wait(candidate)
     notes = () if is_sure else (f"it may wait for requests: stuck after {span(_wait(candidate))}",)
@@ -85,8 +85,8 @@ def could_be_stuck(candidate: Candidate, recent: Callable[[], Usages]) -> bool:
     if part.window < RECENT:
         return True
     return not any(
-        each.moves_memory or (each.moves_memory is None and each.draws_power)
-        for each in candidate.devices_in(recent())
+        gpu.moves_memory or (gpu.moves_memory is None and gpu.draws_power)
+        for gpu in candidate.devices_in(recent())
     )
 
 
@@ -129,7 +129,7 @@ class IdlePower:
     def joined(self, other: "IdlePower") -> "IdlePower":
         """Idle power by the pods of both."""
         watts = {
-            key: min(one.watts[key] for one in (self, other) if key in one.watts)
+            key: min(level.watts[key] for level in (self, other) if key in level.watts)
             for key in self.watts.keys() | other.watts.keys()
         }
         return IdlePower(watts, self.active | other.active)
@@ -171,7 +171,7 @@ def board_levels(
         model: BoardLevel(level.power_w * percent / 100, level.clock_hz)
         for (model, _), level in sorted(levels.items())  # those with a loaded model are last
     }
-    by_model = {model: [one for one in boards.values() if one.device.model == model] for model in found}
+    by_model = {model: [board for board in boards.values() if board.device.model == model] for model in found}
     moving = {model: _with_moving(level, by_model[model]) for model, level in found.items()}
     return {model: level for model, level in moving.items() if level is not None}
 
@@ -230,20 +230,20 @@ def _was_idle(board: Usage, level: BoardLevel | None) -> bool:
 def _moves_nothing(candidate: Candidate, evidence: Evidence) -> bool:
     """Whether a device spins, and none has moved memory; a board's traffic is also that of other pods on it."""
     devices, least = evidence.devices, candidate.criteria.stuck.minMeanPercent
-    has_stopped = all(each.moves_memory is False for each in devices)
-    return has_stopped and not evidence.is_shared and any(_spins(each, least) for each in devices)
+    has_stopped = all(gpu.moves_memory is False for gpu in devices)
+    return has_stopped and not evidence.is_shared and any(_spins(gpu, least) for gpu in devices)
 
 
 def _is_at_idle_power(candidate: Candidate, evidence: Evidence) -> bool:
     """Whether no device drew more than an idle one of its model."""
     return all(
-        each.draws_power is False or _is_at_most(each.usage.power_peak_w, _idle_limit_w(candidate, each))
-        for each in evidence.devices
+        gpu.draws_power is False or _is_at_most(gpu.usage.power_peak_w, _idle_limit_w(candidate, gpu))
+        for gpu in evidence.devices
     )
 
 
-def _idle_limit_w(candidate: Candidate, each: DeviceEvidence) -> float | None:
-    lowest_w = candidate.measured.idle_power.get(each.usage.device.model)
+def _idle_limit_w(candidate: Candidate, gpu: DeviceEvidence) -> float | None:
+    lowest_w = candidate.measured.idle_power.get(gpu.usage.device.model)
     return None if lowest_w is None else lowest_w * candidate.criteria.stuck.maxIdlePowerPercent / 100
 
 
@@ -262,7 +262,7 @@ def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
     for level, (_, devices) in zip(levels, evidence.held, strict=True):
         limit = None if level is None or level.power_w is None else level.power_w * share
         # A device that was never used has no level of its own.
-        powers = [each.usage.power_mean_w for each in devices if each.draws_power is not False]
+        powers = [gpu.usage.power_mean_w for gpu in devices if gpu.draws_power is not False]
         if not all(_is_at_most(power_w, limit) for power_w in powers):
             return ""
         quiet_w = (level and level.quiet_power_w) or 0.0

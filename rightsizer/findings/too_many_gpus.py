@@ -20,18 +20,18 @@ def find_too_many_gpus(candidate: Candidate) -> Finding | None:
     if held <= 1 or any(pod.is_shared or pod.usable != held for pod in candidate.held):
         return None
     evidence = candidate.over(part, part.maxUtilizationPercent)
-    each = _used(candidate, evidence)
-    used = max(map(len, each.values()), default=0)
+    by_pod = _used(candidate, evidence)
+    used = max(map(len, by_pod.values()), default=0)
     if not 0 < used < held:
         return None
     needed = gpus_to_keep(used, held, nvlink_group(evidence))
     if needed == held:
         return None
     history = candidate.history
-    worked = sum(map(len, each.values()))
+    worked = sum(map(len, by_pod.values()))
     reach = max(_lived(pod, _over_longest(candidate)) for pod, _ in evidence.held) * _longest(candidate)
     words = f"{worked} of {candidate.workload.devices} GPUs were used in the last {span(reach)}"
-    words += _connection(candidate, each.values())
+    words += _connection(candidate, by_pod.values())
     missing = (*_unseen(candidate, evidence), *missing_proof(evidence, history))
     if missing and not any(missing_proof(_over_longest(candidate), history)):
         evidence, missing = _over_longest(candidate), ()
@@ -55,7 +55,7 @@ def _used(candidate: Candidate, evidence: Evidence) -> Mapping[str, set[Device]]
     longer = _over_longest(candidate)
     found: dict[str, set[Device]] = {}
     for pod, devices in (*evidence.held, *longer.held):
-        found.setdefault(pod.ref.name, set()).update(each.usage.device for each in devices if each.is_used)
+        found.setdefault(pod.ref.name, set()).update(gpu.usage.device for gpu in devices if gpu.is_used)
     return found
 
 
@@ -63,13 +63,13 @@ def _unseen(candidate: Candidate, evidence: Evidence) -> Iterator[str]:
     """Reasons against a verdict: a device may have worked in a part of the longer window that has no data of it."""
     longer = _over_longest(candidate)
     known = {
-        (pod.ref.name, each.usage.device)
+        (pod.ref.name, gpu.usage.device)
         for pod, devices in longer.held
-        for each in devices
-        if each.ran is not None and each.usage.coverage >= longer.coverage * _lived(pod, longer)
+        for gpu in devices
+        if gpu.ran is not None and gpu.usage.coverage >= longer.coverage * _lived(pod, longer)
     }
     if any(
-        (pod.ref.name, each.usage.device) not in known for pod, devices in evidence.held for each in devices
+        (pod.ref.name, gpu.usage.device) not in known for pod, devices in evidence.held for gpu in devices
     ):
         yield f"some of its GPUs have no data of the last {span(longer.window)}, or of a part of it"
 
@@ -83,8 +83,8 @@ def _lived(pod: Pod, evidence: Evidence) -> float:
 def nvlink_group(evidence: Evidence) -> int | None:
     """The number of GPUs that NVLink connects with one another, 1 without NVLink; None if unknown, or not the same."""
     known = evidence.candidate.measured.nvlink
-    sizes = {len(known.get(each.usage.device.uuid, ())) + 1 for each in evidence.devices}
-    is_known = all(each.usage.device.uuid in known for each in evidence.devices)
+    sizes = {len(known.get(gpu.usage.device.uuid, ())) + 1 for gpu in evidence.devices}
+    is_known = all(gpu.usage.device.uuid in known for gpu in evidence.devices)
     return sizes.pop() if is_known and len(sizes) == 1 else None
 
 
@@ -96,7 +96,7 @@ def _connection(candidate: Candidate, used: Iterable[set[Device]]) -> str:
     peers = [nvlink.get(uuid) for pair in pairs for uuid in pair]
     if None in peers or not any(peers):
         return ""
-    if not any(other in nvlink[one] for one, other in pairs):
+    if not any(other in nvlink[uuid] for uuid, other in pairs):
         return "; NVLink does not connect them"
     return "; NVLink connects them; NVIDIA's device plugin prefers connected GPUs, but does not guarantee it"
 

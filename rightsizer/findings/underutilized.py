@@ -49,14 +49,14 @@ def find_wrong_gpu(candidate: Candidate) -> Finding | None:
     words: list[str] = []
     reasons = set()
     for pod, held in evidence.held:
-        names = [f"{device(each.usage)} ({'used' if each.is_used else 'unused'})" for each in held]
-        for each in evidence.others.get(pod_key(pod), ()):
-            own_s = (each.usage.busy_s or 0.0) - each.usage.unattributed_s
-            if each.is_used:
+        names = [f"{device(gpu.usage)} ({'used' if gpu.is_used else 'unused'})" for gpu in held]
+        for gpu in evidence.others.get(pod_key(pod), ()):
+            own_s = (gpu.usage.busy_s or 0.0) - gpu.usage.unattributed_s
+            if gpu.is_used:
                 reasons.add(pod.reach or _CHECK)
                 words.append(
-                    f"pod {pod.ref.name} worked for {span(max(own_s, each.usage.traffic_s or 0.0))} of the last "
-                    f"{span(evidence.window)} on {device(each.usage)}, which the kubelet did not give it; "
+                    f"pod {pod.ref.name} worked for {span(max(own_s, gpu.usage.traffic_s or 0.0))} of the last "
+                    f"{span(evidence.window)} on {device(gpu.usage)}, which the kubelet did not give it; "
                     f"it holds {', '.join(names) or 'GPUs without series'}"
                 )
     if not words:
@@ -78,16 +78,16 @@ def find_busy(candidate: Candidate) -> Finding | None:
 
 def _sharing(evidence: Evidence) -> tuple[str, ...]:
     """A remark if the measured activity includes other pods."""
-    is_all_own = all(each.usage.is_own for each in evidence.devices)
+    is_all_own = all(gpu.usage.is_own for gpu in evidence.devices)
     if not evidence.is_shared or is_all_own:
         return ()
     return ("pods share the GPU; its activity includes that of the other pods",)
 
 
 def _what_worked(evidence: Evidence) -> str:
-    pods = [any(each.ran for each in devices) for _, devices in evidence.held]
+    pods = [any(gpu.ran for gpu in devices) for _, devices in evidence.held]
     held = evidence.number
-    busy = sum(each.ran is True for each in evidence.devices)
+    busy = sum(gpu.ran is True for gpu in evidence.devices)
     if not all(pods):
         words = f"{sum(pods)} of {len(pods)} pods"
     elif busy < held and not evidence.is_shared:
