@@ -27,7 +27,7 @@ ABOUT_DATA: Final = (
 MOST = 100
 """Workloads or changes in an answer at most."""
 _MOST_VALUES = 50
-"""Of any list or table below them."""
+"""Most values of any list or table below the first level."""
 _LONGEST = 300
 """Characters of a text: a name has at most 253."""
 _DEEPEST = 12
@@ -55,7 +55,7 @@ _BRIEF = (
     "frees",
 )
 _LEFT_OUT = ("apiVersion", "uid", "generation", "pods", "proposal", "autoscaling", "also")
-"""Of an explained workload: for programs that act, or long."""
+"""Fields left out of an explained workload: for programs that act, or long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _Message = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chat:
-    """How a chat writes.
+    """Markup of a chat.
 
     Attributes:
         bold: Of a word of gpu-rightsizer.
@@ -101,7 +101,7 @@ def changes_message(
 def digest_message(
     chat: Chat, cluster: str, changes: Sequence[FoundChange], since: datetime.datetime
 ) -> _Message:
-    """What was changed since a time: the sums, and a line for each change with how it ended."""
+    """Message about the changes since a time: the sums, and a line for each change with how it ended."""
     freed = sum(max(one.record.gpus, 0) for one in changes)
     returned = sum(max(one.record.gpus, 0) for one in changes if one.record.end and one.record.end.returns)
     back = f", of which {count(returned)} returned" if returned else ""

@@ -333,7 +333,7 @@ def _evidence(finding: Finding) -> dict[str, Any]:
 def outcome_document(
     run: str | None, outcomes: Iterable[Outcome], *, at: datetime.datetime, cluster: ClusterName | None = None
 ) -> dict[str, Any]:
-    """What became of each decision of a run; `run` is null where an undo spans several."""
+    """Document of the outcomes of a run's decisions; `run` is null where an undo spans several."""
     where = {"cluster": _cluster(cluster)} if cluster else {}
     items = [
         {
@@ -375,7 +375,7 @@ def _effect(effect: Effect | None) -> dict[str, Any] | None:
 
 
 def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
-    """What can be restored; `record` is null where it cannot be read, and `problem` says what prevents an undo.
+    """List of undoable changes; `record` is null if it cannot be read, and `problem` says what prevents an undo.
 
     `isKnown` is false if the memory has no such change; `pod` is what the manifest of an evicted pod contains.
     """
@@ -404,7 +404,7 @@ def render(document: Mapping[str, Any] | Sequence[Any], form: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """In double quotes if characters must be escaped; PyYAML cannot read all that it writes."""
+    """Dumper that quotes text twice if characters must be escaped; PyYAML cannot read all that it writes."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Write each value out: a plan with aliases is not read back."""

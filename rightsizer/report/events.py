@@ -131,7 +131,7 @@ _FAILED = frozenset({Result.REFUSED, Result.UNKNOWN})
 
 
 def occasion_of(outcome: Outcome) -> str:
-    """What an outcome is an occasion for: notice, change, rollback or failure; empty if it is none."""
+    """Name of an outcome's occasion: notice, change, rollback or failure; empty if it is none."""
     if outcome.result in _FAILED:
         return "failure"
     if outcome.result is not Result.DONE:

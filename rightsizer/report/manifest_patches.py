@@ -32,7 +32,7 @@ _BUILT_IN = frozenset({"", "apps", "batch"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Change:
-    """What a manifest is to say instead.
+    """Change of a manifest.
 
     Attributes:
         of: The object as read.
@@ -86,7 +86,7 @@ def patch_files(plan: Plan) -> tuple[Mapping[str, str], tuple[str, ...]]:
 
 
 def _change(decision: Decision, at: datetime.datetime) -> _Change:
-    """What the manifest is to say.
+    """Change of the manifest of a decision.
 
     Raises:
         ValueError: No manifest says it; the message says why.
@@ -217,7 +217,7 @@ def _operations(change: _Change) -> Iterator[dict[str, Any]]:
 
 
 def _target(ref: ObjectRef) -> dict[str, str]:
-    """What Kustomize patches: the name is a pattern; without a namespace, since overlays often set it."""
+    """Target of a patch for Kustomize: the name is a pattern; without a namespace, since overlays often set it."""
     version = ref.api_version.rpartition("/")[2]
     group = {"group": ref.group} if ref.group else {}
     return {**group, "version": version, "kind": ref.kind, "name": re.escape(ref.name).replace(r"\-", "-")}

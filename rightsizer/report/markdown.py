@@ -27,10 +27,10 @@ from rightsizer.report.terminal import Table
 from rightsizer.text import gpus_number, percent, safe
 
 _ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
-"""What Markdown, its tables or its extensions could take for more than itself."""
+"""Characters that Markdown, its tables or its extensions could take for more than themselves."""
 
 _ITEM = re.compile(r"^([0-9]*)([-+.)](?=\s|$)|(?<![0-9])\s)")
-"""What begins an item of a list, or a block of code, at the beginning of a line."""
+"""Beginning of an item of a list, or of a block of code, at the beginning of a line."""
 
 _CODE_BREAKS = frozenset("\\`|")
 """Characters that are not allowed between backticks in a table cell."""

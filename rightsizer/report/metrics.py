@@ -44,7 +44,7 @@ class OwnMetric:
 
     @property
     def full_name(self) -> str:
-        """As it is scraped."""
+        """Name in the exposition."""
         return f"{PREFIX}{self.name}{'_total' if self.is_counter else ''}"
 
 

@@ -145,7 +145,7 @@ def history_text(
 
 
 def _price(change: ChangeRecord) -> str:
-    """What the GPUs of a change in effect cost."""
+    """Price of the GPUs of a change in effect, in words; empty if unknown."""
     is_known = change.cost_per_hour and change.end is None
     return f" ({per_hour_and_month(abs(change.cost_per_hour), change.currency)})" if is_known else ""
 

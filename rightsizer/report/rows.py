@@ -155,12 +155,12 @@ def rows_of(plan: Plan, prices: Prices) -> tuple[Row, ...]:
 
 
 def cluster_words(plan: Plan) -> str:
-    """Which cluster the plan is of."""
+    """Sentence that names the plan's cluster."""
     return f"Cluster: {plan.cluster.words if plan.cluster else 'none, the objects are from a file'}"
 
 
 def filter_words(plan: Plan) -> str:
-    """Which workloads were chosen; empty if they are all."""
+    """Sentence that names the filter of the plan; empty if there is none."""
     if not plan.filter:
         return ""
     shown = len(plan.decisions)
@@ -287,7 +287,7 @@ def remarks(accounts: CostSummary, prices: Prices) -> tuple[str, ...]:
 
 
 def price_words(accounts: CostSummary, prices: Prices) -> Iterator[str]:
-    """Where prices come from, and for how many pods there is none."""
+    """Sources of the prices, and the number of pods without a price."""
     if _has_prices(accounts):
         yield f"Prices in {prices.currency} per GPU-hour: {_price_sources(accounts)}."
     for source, nodes in accounts.nodes_that_differ.items():
@@ -298,7 +298,7 @@ def price_words(accounts: CostSummary, prices: Prices) -> Iterator[str]:
 
 
 def _differing(source: PriceSource, nodes: Sequence[Node]) -> Iterator[str]:
-    """How many nodes are in each other region, and how many are spot."""
+    """Numbers of nodes in each other region, and of spot nodes."""
     regions = collections.Counter(node.region for node in nodes)
     for region, number_of in sorted(regions.items()):
         if region not in {"", source.region} and source.region != ALL_REGIONS:
@@ -312,7 +312,7 @@ def _are(number_of: int) -> str:
 
 
 def _price_sources(accounts: CostSummary) -> str:
-    """Where the prices come from, and for how many nodes if there are several sources."""
+    """Sources of the prices, each with its number of nodes if there are several."""
     sources = accounts.nodes_by_source
     if len(sources) == 1:
         return str(next(iter(sources)))
@@ -339,7 +339,7 @@ def _stranded_words(one: Stranded) -> str:
 
 
 def node_lines(plan: Plan, prices: Prices) -> tuple[str, ...]:
-    """Which nodes the plan empties, and whether something removes them."""
+    """Nodes that the plan empties, and whether something removes them."""
     freed = sum(one.frees for one in plan.enforced if one.action is not Action.NOTICE)
     if plan.fleet is None or freed <= 0:
         return ()

@@ -1,4 +1,4 @@
-"""Which workloads of a plan are shown or changed, by name, label, verdict, finding, class and owner. Pure.
+"""Selection of workloads of a plan by name, label, verdict, finding, class and owner. Pure.
 
 A selection is applied to a finished plan, so that budgets and breaker always count the whole cluster.
 """
@@ -71,7 +71,7 @@ def _requirement(text: str) -> Requirement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """What a workload must be; empty fields allow all. Names may have wildcards.
+    """Conditions on a workload; empty fields allow all. Names may have wildcards.
 
     Attributes:
         workloads: NAMESPACE/KIND/NAME.
@@ -110,7 +110,7 @@ class Selection:
 
 
 def freed_words(plan: Plan, name: str) -> str:
-    """Which change freed the GPUs of a workload that the plan does not have; empty if none did."""
+    """Sentence about the change that freed a workload's GPUs if the plan does not have it; empty if none did."""
     only = Selection(workloads=(name,))
     changes = plan.fleet.changes if plan.fleet else ()
     made = [one for one in changes if one.is_in_effect and one.record.takes and only.admits(one.ref)]
@@ -123,7 +123,7 @@ def freed_words(plan: Plan, name: str) -> str:
 
 
 def _unmatched(plan: Plan, selection: Selection) -> Iterator[str]:
-    """For each part of a filter that no workload matches, what there is."""
+    """Sentences about each part of a filter that no workload matches, with the values that there are."""
     workloads = [decision.workload for decision in plan.decisions]
     for name, wanted, each in (
         ("namespace", selection.namespaces, [[one.ref.namespace] for one in workloads]),

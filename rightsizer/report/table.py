@@ -60,7 +60,7 @@ def changes_text(
     *,
     is_saved: bool,
 ) -> str:
-    """Only what is about to be changed, and what will be lost by it."""
+    """Text of the changes to be made, with what will be lost by each."""
     lines = [*top_lines(plan, *costs, paint), *_section("PROBLEMS", plan.problems, paint)]
     if chosen:
         lines.extend(["", *_grouped(chosen, paint, with_losses=True)])
@@ -69,7 +69,7 @@ def changes_text(
 
 
 def top_lines(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> list[str]:
-    """What a manager asks first, which cluster it is, and which workloads were chosen."""
+    """First lines: the headline, the cluster, and the filter."""
     words = filter(None, (*headline(plan, accounts, prices), cluster_words(plan), filter_words(plan)))
     return [line for one in words for line in wrapped(one, indent="", width=paint.width)]
 
@@ -214,7 +214,7 @@ def summary_lines(plan: Plan, paint: Paint) -> list[str]:
 
 
 def verdict_words(plan: Plan) -> str:
-    """How many workloads and GPUs there are of each verdict."""
+    """Number of workloads and GPUs of each verdict."""
     if not plan.decisions:
         return "No workload matches the filter." if plan.left_out else NOBODY
     counted = []
@@ -232,7 +232,7 @@ def hypothetical_words(plan: Plan) -> str:
 
 
 def applying_words(plan: Plan) -> str:
-    """What applying the plan does."""
+    """Sentence that says what applying the plan does."""
     return hypothetical_words(plan) or _what_applying_does(plan, plan.enforced)
 
 

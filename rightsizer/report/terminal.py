@@ -83,15 +83,15 @@ class Paint:
         self.width = width
 
     def verdict(self, verdict: Verdict, text: str) -> str:
-        """In the verdict's colour."""
+        """Text in the verdict's colour."""
         return self._in(_COLOURS[verdict], text)
 
     def result(self, result: Result, text: str) -> str:
-        """In the result's colour."""
+        """Text in the result's colour."""
         return self._in(_RESULT_COLOURS.get(result, ""), text)
 
     def status(self, status: str, text: str) -> str:
-        """In the colour of a diagnosis's status."""
+        """Text in the colour of a diagnosis's status."""
         return self._in(_STATUS_COLOURS.get(status, ""), text)
 
     def bold(self, text: str) -> str:
@@ -99,7 +99,7 @@ class Paint:
         return self._in(_BOLD, text)
 
     def dim(self, text: str) -> str:
-        """What is read second."""
+        """Text of second rank."""
         return self._in(_DIM, text)
 
     def _in(self, code: str, text: str) -> str:
