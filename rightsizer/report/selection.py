@@ -181,7 +181,5 @@ def _owners_of(workload: Workload) -> Iterable[str]:
 
 
 def _has_labels(wanted: tuple[Requirement, ...], workload: Workload) -> bool:
-    if not wanted:
-        return True
     each: list[Mapping[str, str]] = [{**workload.labels, **pod.labels} for pod in workload.pods]
     return any(all(one.holds(labels) for one in wanted) for labels in each or [workload.labels])
