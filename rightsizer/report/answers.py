@@ -82,7 +82,7 @@ def fleet_answer(priced: PricedPlan) -> dict[str, Any]:
     document = plan_frame(priced.plan, priced.accounts, priced.prices)
     totals = document["totals"]
     for name in ("byClass", "byNamespace", "byModel"):
-        totals[name] = dict(sorted(totals[name].items(), key=lambda item: -(item[1]["gpus"] or 0)))
+        totals[name] = dict(sorted(totals[name].items(), key=lambda pair: -(pair[1]["gpus"] or 0)))
     return priced.answer(
         {
             "policy": document["metadata"]["policy"]["source"],
@@ -96,9 +96,9 @@ def fleet_answer(priced: PricedPlan) -> dict[str, Any]:
 def workloads_answer(priced: PricedPlan, selection: Selection, limit: int) -> dict[str, Any]:
     """The selected workloads, those with most GPUs first: what each holds and costs, and its verdict."""
     chosen = selected(priced.plan, selection).decisions
-    largest = sorted(chosen, key=lambda one: (-one.workload.gpus, one.workload.ref))[:limit]
+    largest = sorted(chosen, key=lambda decision: (-decision.workload.gpus, decision.workload.ref))[:limit]
     items = [
-        {**{field: item[field] for field in _BRIEF}, "blockers": [one["message"] for one in item["blockers"]]}
+        {**{field: item[field] for field in _BRIEF}, "blockers": [why["message"] for why in item["blockers"]]}
         for item in priced.items(largest)
     ]
     items.sort(key=lambda item: -(item["gpus"] or 0))
@@ -156,9 +156,9 @@ def _cut(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any value of JSON
         case str():
             return harmless(value)
         case Mapping():
-            return {harmless(key): _cut(one, depth + 1) for key, one in _first(value.items(), depth)}
+            return {harmless(key): _cut(part, depth + 1) for key, part in _first(value.items(), depth)}
         case Sequence():
-            return [_cut(one, depth + 1) for one in _first(value, depth)]
+            return [_cut(part, depth + 1) for part in _first(value, depth)]
         case _:
             return value
 
@@ -166,7 +166,7 @@ def _cut(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any value of JSON
 def _first(values: Iterable[T], depth: int) -> list[T]:
     if depth > _DEEPEST:
         return []
-    return [one for one, _ in zip(values, range(MOST if depth == 1 else _MOST_VALUES), strict=False)]
+    return [value for value, _ in zip(values, range(MOST if depth == 1 else _MOST_VALUES), strict=False)]
 
 
 def harmless(text: str) -> str:

@@ -45,8 +45,8 @@ class Chat:
 
     def plain(self, text: str) -> str:
         """Without control characters, mentions and markup."""
-        parts = (f"\u200b{one}" if one in self.special else self.escapes.get(one, one) for one in safe(text))
-        return "".join(parts)
+        escapes = {**self.escapes, **{char: f"\u200b{char}" for char in self.special}}
+        return "".join(escapes.get(char, char) for char in safe(text))
 
     def head(self, cluster: str, what: str) -> str:
         """The first line of a message, of what it is about."""
@@ -57,7 +57,7 @@ class Chat:
         """The link to where the owner of a workload answers."""
         for field in ("namespace", "kind", "name"):
             template = template.replace(f"{{{field}}}", urllib.parse.quote(getattr(ref, field), safe=""))
-        url = "".join(self.escapes.get(one, one) for one in template)
+        url = "".join(self.escapes.get(char, char) for char in template)
         return " " + self.link.format(url=url, text="Answer")
 
 
@@ -102,19 +102,20 @@ def digest_message(
     chat: Chat, cluster: str, changes: Sequence[FoundChange], since: datetime.datetime
 ) -> _Message:
     """Message about the changes since a time: the sums, and a line for each change with how it ended."""
-    freed = sum(max(one.record.gpus, 0) for one in changes)
-    returned = sum(max(one.record.gpus, 0) for one in changes if one.record.end and one.record.end.returns)
+    records = [change.record for change in changes]
+    freed = sum(max(record.gpus, 0) for record in records)
+    returned = sum(max(record.gpus, 0) for record in records if record.end and record.end.returns)
     back = f", of which {count(returned)} returned" if returned else ""
-    ended = collections.Counter(one.record.end.value for one in changes if one.record.end)
+    ended = collections.Counter(record.end.value for record in records if record.end)
     ends = "".join(f", {number} {chat.plain(end)}" for end, number in sorted(ended.items()))
     lines = [
         chat.head(cluster, f"changes since {since:%Y-%m-%d %H:%M} UTC"),
         f"{count(len(changes), 'change')}{ends}: {count(freed)}{_worth(chat, changes)} freed{back}",
     ]
-    for one in changes[:MOST]:
-        end = f", {one.record.end.value}" if one.record.end else ""
-        words = f"{one.record.action or '?'} ({count(abs(one.record.gpus))}){end}"
-        lines.append(f"• {chat.plain(str(one.ref))}: {chat.plain(words)}, run {chat.plain(one.record.run)}")
+    for change, record in zip(changes[:MOST], records, strict=False):
+        end = f", {record.end.value}" if record.end else ""
+        words = f"{record.action or '?'} ({count(abs(record.gpus))}){end}"
+        lines.append(f"• {chat.plain(str(change.ref))}: {chat.plain(words)}, run {chat.plain(record.run)}")
     if len(changes) > MOST:
         lines.append(f"… and {len(changes) - MOST} more")
     return chat.message(lines)
@@ -122,7 +123,7 @@ def digest_message(
 
 def _worth(chat: Chat, changes: Sequence[FoundChange]) -> str:
     """The price of what changes freed; empty where none is known, or in several currencies."""
-    priced = [one.record for one in changes if one.record.cost_per_hour and one.record.gpus > 0]
+    priced = [change.record for change in changes if change.record.cost_per_hour and change.record.gpus > 0]
     currencies = {record.currency for record in priced}
     if len(currencies) != 1:
         return ""

@@ -58,19 +58,19 @@ def plan_frame(plan: Plan, accounts: CostSummary, prices: Prices) -> dict[str, A
         "hypothetical": plan.hypothetical or None,
         "problems": list(plan.problems),
         "totals": {**_totals(plan.decisions), **_costs(accounts), "prices": _prices(accounts, prices)},
-        "nodes": {"emptied": [_emptied_node(one, prices) for one in emptied_nodes(plan)]},
-        "stranded": [_stranded(one) for one in plan.fleet.stranded] if plan.fleet else [],
+        "nodes": {"emptied": [_emptied_node(emptied, prices) for emptied in emptied_nodes(plan)]},
+        "stranded": [_stranded(stranded) for stranded in plan.fleet.stranded] if plan.fleet else [],
     }
 
 
-def _emptied_node(one: EmptiedNode, prices: Prices) -> dict[str, Any]:
+def _emptied_node(emptied: EmptiedNode, prices: Prices) -> dict[str, Any]:
     return {
-        "node": one.node.name,
-        "gpus": _rounded(gpus_of_node(one.node)),
-        "costPerHour": _rounded(node_cost(one.node, prices)),
-        "autoscaler": one.node.autoscaler.value if one.node.autoscaler else None,
-        "keptBy": one.kept_by or None,
-        "otherPods": one.other_pods,
+        "node": emptied.node.name,
+        "gpus": _rounded(gpus_of_node(emptied.node)),
+        "costPerHour": _rounded(node_cost(emptied.node, prices)),
+        "autoscaler": emptied.node.autoscaler.value if emptied.node.autoscaler else None,
+        "keptBy": emptied.kept_by or None,
+        "otherPods": emptied.other_pods,
     }
 
 
@@ -182,13 +182,13 @@ def _prices(accounts: CostSummary, prices: Prices) -> dict[str, Any]:
         "nodesByOpenCost": len(prices.nodes),
         "sources": [
             {
-                "source": one.name,
-                "region": one.region or None,
-                "date": one.date or None,
+                "source": source.name,
+                "region": source.region or None,
+                "date": source.date or None,
                 "nodes": nodes,
-                "nodesInOtherRegionsOrSpot": len(accounts.nodes_that_differ.get(one, ())),
+                "nodesInOtherRegionsOrSpot": len(accounts.nodes_that_differ.get(source, ())),
             }
-            for one, nodes in accounts.nodes_by_source.items()
+            for source, nodes in accounts.nodes_by_source.items()
         ],
     }
 
@@ -201,13 +201,13 @@ def _blocker(blocker: Blocker) -> dict[str, Any]:
     }
 
 
-def _stranded(one: Stranded) -> dict[str, Any]:
+def _stranded(stranded: Stranded) -> dict[str, Any]:
     return {
-        "node": one.node,
-        "resource": one.resource,
-        "free": one.free,
-        "reasons": list(one.reasons),
-        "waiting": list(map(str, one.waiting)),
+        "node": stranded.node,
+        "resource": stranded.resource,
+        "free": stranded.free,
+        "reasons": list(stranded.reasons),
+        "waiting": list(map(str, stranded.waiting)),
     }
 
 
@@ -261,7 +261,6 @@ def _autoscaling(autoscalers: Autoscalers | None) -> dict[str, Any] | None:
 
 
 def _identity(row: Row) -> dict[str, Any]:
-    """Name, owner and held GPUs of a workload."""
     workload = row.decision.workload
     return {
         "namespace": workload.ref.namespace,
@@ -274,12 +273,12 @@ def _identity(row: Row) -> dict[str, Any]:
         "gang": workload.gang or None,
         "managers": [
             {
-                "kind": one.kind,
-                "name": one.name,
-                "reverts": one.reverts,
-                "exception": exception_for(one, row.decision),
+                "kind": manager.kind,
+                "name": manager.name,
+                "reverts": manager.reverts,
+                "exception": exception_for(manager, row.decision),
             }
-            for one in workload.managers
+            for manager in workload.managers
         ],
         "priorityClass": workload.priority_class,
         "priority": workload.priority,
@@ -381,15 +380,15 @@ def undoable_document(items: Iterable[UndoItem]) -> dict[str, Any]:
     """
     listed = [
         {
-            "namespace": item.ref.namespace,
-            "kind": item.ref.kind,
-            "name": item.ref.name,
-            "record": msgspec.to_builtins(item.record) if item.record else None,
-            "problem": item.problem or None,
-            "isKnown": item.is_known,
-            "pod": msgspec.to_builtins(item.pod) if item.pod else None,
+            "namespace": undo.ref.namespace,
+            "kind": undo.ref.kind,
+            "name": undo.ref.name,
+            "record": msgspec.to_builtins(undo.record) if undo.record else None,
+            "problem": undo.problem or None,
+            "isKnown": undo.is_known,
+            "pod": msgspec.to_builtins(undo.pod) if undo.pod else None,
         }
-        for item in items
+        for undo in items
     ]
     return {"apiVersion": API_VERSION, "kind": "UndoList", "items": listed}
 
@@ -398,9 +397,9 @@ def render(document: Mapping[str, Any] | Sequence[Any], form: str) -> str:
     """The document's text, in "json" or "yaml"; what a terminal could obey stands escaped in it."""
     if form == "json":
         text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-        return _escaped(text, lambda one: json.dumps(one)[1:-1])
+        return _escaped(text, lambda char: json.dumps(char)[1:-1])
     dumped: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return _escaped(dumped, lambda one: f"\\U{ord(one):08X}")
+    return _escaped(dumped, lambda char: f"\\U{ord(char):08X}")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -424,7 +423,7 @@ def _escaped(text: str, escape: Callable[[str], str]) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "\n".join(
-        line if line.isprintable() else "".join(one if one.isprintable() else escape(one) for one in line)
+        line if line.isprintable() else "".join(char if char.isprintable() else escape(char) for char in line)
         for line in text.split("\n")
     )
 

@@ -50,7 +50,6 @@ _REASONS = {
 
 
 def _reason(decision: Decision, row: Kind) -> str:
-    """Reason of the Event, in Kubernetes's CamelCase."""
     of_stop = row.stop.reason if row.stop else ""
     return _REASONS.get(decision.action, of_stop) if decision.action else of_stop
 

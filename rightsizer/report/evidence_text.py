@@ -84,7 +84,6 @@ def _also(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _standing(decision: Decision) -> str:
-    """Class, rule, intended action and confidence."""
     workload = decision.workload
     class_name = workload.priority_class or "no PriorityClass"
     standing = f"{class_name} ({workload.priority})"

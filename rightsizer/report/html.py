@@ -156,7 +156,6 @@ _FEW = 2
 
 
 def _heads(rows: Sequence[Row], prices: Prices, *, has_lines: bool) -> Mapping[str, str]:
-    """The columns that have values, with their words."""
     line_head = {"line": "activity"} if has_lines else {}
     cost = {"cost": f"{prices.currency}/h"} if any(row.cost_per_hour is not None for row in rows) else {}
     first = {"name": "workload", "verdict": "verdict", "gpus": "GPUs"}

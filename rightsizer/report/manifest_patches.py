@@ -148,7 +148,6 @@ def _count_edits(
 
 
 def _text(decision: Decision, change: _Change, path: str) -> str:
-    """The patch, below the finding, the evidence and the command that applies it."""
     finding, ref = decision.finding, change.ref
     has_lists = any(map(is_item, (step for edit in change.edits for step in edit.path)))
     is_built_in = ref.group in _BUILT_IN
@@ -174,21 +173,21 @@ def _value(value: Any) -> str:  # noqa: ANN401 - JSON
     return "(none)" if value is None else str(value)
 
 
-def _put(here: dict[str, Any], path: Sequence[str], value: Any) -> None:  # noqa: ANN401 - JSON
+def _put(part: dict[str, Any], path: Sequence[str], value: Any) -> None:  # noqa: ANN401 - JSON
     """Set a field of a strategic merge patch; an item of a list is the one with this name."""
     for step, following in itertools.pairwise(path):
         if is_item(step):
             continue
         if not is_item(following):
-            here = here.setdefault(step, {})
+            part = part.setdefault(step, {})
             continue
         key, _, name = following.partition("=")
-        items: list[dict[str, Any]] = here.setdefault(step, [])
-        found = next((item for item in items if item[key] == name), None)
+        items: list[dict[str, Any]] = part.setdefault(step, [])
+        found = next((entry for entry in items if entry[key] == name), None)
         if found is None:
             items.append(found := {key: name})
-        here = found
-    here[path[-1]] = value
+        part = found
+    part[path[-1]] = value
 
 
 def _operations(change: _Change) -> Iterator[dict[str, Any]]:
@@ -202,7 +201,7 @@ def _operations(change: _Change) -> Iterator[dict[str, Any]]:
                 continue
             key, _, name = step.partition("=")
             items = value_at(change.of, edit.path[:depth])
-            pointer += f"/{next(place for place, item in enumerate(items) if item.get(key) == name)}"
+            pointer += f"/{next(place for place, entry in enumerate(items) if entry.get(key) == name)}"
             if pointer not in tested:
                 tested.add(pointer)
                 yield {"op": "test", "path": f"{pointer}/{key}", "value": name}

@@ -26,7 +26,7 @@ from rightsizer.report.table import applying_words, verdict_words
 from rightsizer.report.terminal import Table
 from rightsizer.text import gpus_number, percent, safe
 
-_ACTIVE = str.maketrans({one: f"&#{ord(one)};" for one in "\\`*_[]<>&|~#@$"})
+_ACTIVE = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]<>&|~#@$"})
 """Characters that Markdown, its tables or its extensions could take for more than themselves."""
 
 _ITEM = re.compile(r"^([0-9]*)([-+.)](?=\s|$)|(?<![0-9])\s)")
@@ -88,7 +88,6 @@ def table_markdown(content: Table) -> str:
 
 
 def _grid(head: Sequence[str], rows: Iterable[Iterable[str]], *, numbers: frozenset[str]) -> str:
-    """A table of escaped cells, with numbers to the right."""
     rules = ["---:" if name in numbers else "---" for name in head]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *rows))
 

@@ -186,11 +186,12 @@ class Metrics:
         if plan.measured is not None:
             self._gauges["ignored_series"].set(plan.measured.ignored.series)
         held = sum(decision.workload.gpus for decision in plan.decisions)
-        unknown = sum(one.workload.gpus for one in plan.decisions if one.verdict is Verdict.UNKNOWN)
+        undecided = (decision for decision in plan.decisions if decision.verdict is Verdict.UNKNOWN)
+        unknown = sum(decision.workload.gpus for decision in undecided)
         self._gauges["evidence_coverage_ratio"].set(1.0 - unknown / held if held else 1.0)
-        for one in left:
-            labels = (one.scope.value, one.per.value, one.unit)
-            self._gauges["budget_remaining"].labels(*labels).set(one.amount)
+        for budget in left:
+            labels = (budget.scope.value, budget.per.value, budget.unit)
+            self._gauges["budget_remaining"].labels(*labels).set(budget.amount)
         self._count_freed(plan, accounts.by_class)
 
     def _count_waiting(self, plan: Plan) -> None:
@@ -221,8 +222,8 @@ class Metrics:
     def breaker(self, cause: BlockerCode | None, *, is_known: bool = True) -> None:
         """Publish the cause for which the breaker is open, if any; nothing if that is unknown."""
         self._gauges["breaker_open"].clear()
-        for each in OPENS_BREAKER if is_known else ():
-            self._gauges["breaker_open"].labels(each.value).set(each is cause)
+        for code in OPENS_BREAKER if is_known else ():
+            self._gauges["breaker_open"].labels(code.value).set(code is cause)
 
     def backtested(self, last: LastBacktest | None) -> None:
         """Publish the figures of the last backtest; none if they are unknown."""
@@ -230,20 +231,20 @@ class Metrics:
             self._gauges[row.name].clear()
         if last is None:
             return
-        for one in last.policies:
+        for policy in last.policies:
             values = {
-                "backtest_freed_gpus": one.freed_gpu_hours / last.replayed_hours,
+                "backtest_freed_gpus": policy.freed_gpu_hours / last.replayed_hours,
                 "backtest_saved_cost_per_hour": None
-                if one.saved is None
-                else one.saved / last.replayed_hours,
-                "backtest_stops": one.stops,
-                "backtest_returned_stops": one.returned,
+                if policy.saved is None
+                else policy.saved / last.replayed_hours,
+                "backtest_stops": policy.stops,
+                "backtest_returned_stops": policy.returned,
                 "backtest_replayed_seconds": last.replayed_hours * _HOUR_S,
                 "backtest_timestamp_seconds": last.at.timestamp(),
             }
             for name, value in values.items():
                 if value is not None:
-                    self._gauges[name].labels(one.name).set(value)
+                    self._gauges[name].labels(policy.name).set(value)
 
     def acted(self, outcome: Outcome, priority_class: str) -> None:
         """Count the outcome of a change or of a reconciliation; once it is verified, the GPUs that it freed."""

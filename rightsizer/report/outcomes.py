@@ -52,8 +52,9 @@ def outcome_words(outcome: Outcome) -> str:
 
 def freed_per_hour(outcomes: Iterable[Outcome], rates: Mapping[ObjectRef, float]) -> float:
     """The known price of the GPUs that were verified as free, for an hour, by the price of one of each workload."""
-    freed = (one for one in outcomes if is_verified(one) and not one.is_reconciliation)
-    return sum(one.gpus * rates.get(one.ref, 0.0) for one in freed if one.action != Action.SCALE_UP)
+    freed = (outcome for outcome in outcomes if is_verified(outcome) and not outcome.is_reconciliation)
+    taken = (outcome for outcome in freed if outcome.action != Action.SCALE_UP)
+    return sum(outcome.gpus * rates.get(outcome.ref, 0.0) for outcome in taken)
 
 
 def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str, saved: str = "") -> str:
@@ -68,14 +69,17 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str, saved: str = "")
     left = [outcome for outcome in outcomes if outcome.result is Result.SKIPPED]
     words = f"{len(done)} of {len(outcomes)} done"
     if done and undo:
-        less = [one for one in done if one.action != Action.SCALE_UP]
-        kept = [one for one in less if not (one.effect and one.effect.health == Health.FAILED)]
-        verified = [one for one in kept if is_verified(one)]
+        less = [outcome for outcome in done if outcome.action != Action.SCALE_UP]
+        kept = [
+            outcome for outcome in less if not (outcome.effect and outcome.effect.health == Health.FAILED)
+        ]
+        verified = [outcome for outcome in kept if is_verified(outcome)]
+        freed = sum(outcome.gpus for outcome in verified)
         if verified or (less and not kept):
-            words += f", {count(sum(one.gpus for one in verified))} freed" + (f" ({saved})" if saved else "")
-        if asked := sum(one.gpus for one in kept) - sum(one.gpus for one in verified):
+            words += f", {count(freed)} freed" + (f" ({saved})" if saved else "")
+        if asked := sum(outcome.gpus for outcome in kept) - freed:
             words += f", {count(asked)} not verified as free"
-        if added := sum(abs(one.gpus) for one in done if one.action == Action.SCALE_UP):
+        if added := sum(abs(outcome.gpus) for outcome in done if outcome.action == Action.SCALE_UP):
             words += f", {count(added)} added"
     if doubtful:
         words += f", {len(doubtful)} unknown"
@@ -85,7 +89,7 @@ def outcomes_summary(outcomes: Sequence[Outcome], *, undo: str, saved: str = "")
         words += f", {len(left)} not attempted"
     if len(done) < len(outcomes) and not doubtful:
         words += "; nothing else was changed"
-    has_changed = any(one.action != Action.NOTICE for one in (*done, *doubtful))
+    has_changed = any(outcome.action != Action.NOTICE for outcome in (*done, *doubtful))
     # On a line of its own, to be copied.
     take_back = f"Undo: {undo}\n" if undo and has_changed else ""
     return "\n".join(textwrap.wrap(f"{words}.", WIDTH)) + "\n" + take_back
@@ -105,18 +109,18 @@ def undoable_text(items: Sequence[UndoItem]) -> str:
     if not items:
         return "The cluster has no record of a change by gpu-rightsizer.\n"
     lines = []
-    for item in items:
-        about = f", for {item.workload}" if item.workload != item.ref else ""
-        lines.append(safe(f"{item.ref}{about}"))
-        if not item.is_known:
-            lines.extend(wrapped(f"untrusted: {item.problem or UNKNOWN_CHANGE}"))
-        elif item.problem:
-            lines.extend(wrapped(item.problem))
-        if item.pod is not None:
-            lines.extend(wrapped(item.pod.words))
-        if item.record is None:
+    for undo in items:
+        about = f", for {undo.workload}" if undo.workload != undo.ref else ""
+        lines.append(safe(f"{undo.ref}{about}"))
+        if not undo.is_known:
+            lines.extend(wrapped(f"untrusted: {undo.problem or UNKNOWN_CHANGE}"))
+        elif undo.problem:
+            lines.extend(wrapped(undo.problem))
+        if undo.pod is not None:
+            lines.extend(wrapped(undo.pod.words))
+        if undo.record is None:
             continue
-        record = item.record
+        record = undo.record
         lines.extend(wrapped(f"{record.action} at {record.at:%Y-%m-%d %H:%M:%S} UTC, run {record.run}"))
         lines.extend(wrapped(f"rule {record.rule}, {record.finding}: {record.reason}"))
         if record.edits:
@@ -132,10 +136,10 @@ def history_text(
         chosen = " that the flags choose" if is_chosen else ""
         return f"The cluster has no record of a change by gpu-rightsizer{chosen}.\n"
     lines = []
-    for item in items:
-        by = f" by {item.carrier.kind} {item.carrier.name}" if item.carrier else ""
-        lines.append(safe(f"{_clock(item.record.at)}  {item.record.action or '?'}  {item.ref}{by}"))
-        lines.extend(wrapped(_description(item)))
+    for found in items:
+        by = f" by {found.carrier.kind} {found.carrier.name}" if found.carrier else ""
+        lines.append(safe(f"{_clock(found.record.at)}  {found.record.action or '?'}  {found.ref}{by}"))
+        lines.extend(wrapped(_description(found)))
     if events:
         lines += ["", "Events"]
     for event in events:
@@ -145,13 +149,12 @@ def history_text(
 
 
 def _price(change: ChangeRecord) -> str:
-    """Price of the GPUs of a change in effect, in words; empty if unknown."""
     is_known = change.cost_per_hour and change.end is None
     return f" ({per_hour_and_month(abs(change.cost_per_hour), change.currency)})" if is_known else ""
 
 
-def _description(item: FoundChange) -> str:
-    change = item.record
+def _description(found: FoundChange) -> str:
+    change = found.record
     if not change.is_readable:
         return "its annotations cannot be read; this counts as a change made right now"
     given = f"{count(abs(change.gpus))} {'freed' if change.gpus >= 0 else 'added'}"
@@ -162,7 +165,7 @@ def _description(item: FoundChange) -> str:
     if change.end:
         ended = f" at {_clock(change.ended)}" if change.ended else ""
         parts.append(f"{change.end.value}{ended}")
-    elif not item.is_on_object:
+    elif not found.is_on_object:
         parts.append("its object has no record of it: it was replaced or deleted, or the change was not made")
     elif change.edits:
         parts.append(f"rule {change.rule}, {change.finding}: {change.reason}")
@@ -179,7 +182,7 @@ def history_document(items: Iterable[FoundChange], events: Iterable[RecordedEven
     return {
         "apiVersion": API_VERSION,
         "kind": "History",
-        "items": [_item(item) for item in items],
+        "items": [_item(found) for found in items],
         "events": [
             {
                 **_named(event.ref.namespace, event.ref.kind, event.ref.name),
@@ -192,10 +195,10 @@ def history_document(items: Iterable[FoundChange], events: Iterable[RecordedEven
     }
 
 
-def _item(item: FoundChange) -> dict[str, Any]:
-    change = item.record
+def _item(found: FoundChange) -> dict[str, Any]:
+    change = found.record
     return {
-        **_named(item.ref.namespace, item.ref.kind, item.ref.name),
+        **_named(found.ref.namespace, found.ref.kind, found.ref.name),
         "at": stamp(change.at) if change.is_readable else None,
         "run": change.run,
         "action": change.action,
@@ -205,10 +208,10 @@ def _item(item: FoundChange) -> dict[str, Any]:
         "by": change.by or None,
         "end": change.end.value if change.end else None,
         "ended": stamp(change.ended) if change.ended else None,
-        "isOnObject": item.is_on_object,
+        "isOnObject": found.is_on_object,
         "record": msgspec.to_builtins(change) if change.edits else None,
-        "through": _named(item.carrier.namespace, item.carrier.kind, item.carrier.name)
-        if item.carrier
+        "through": _named(found.carrier.namespace, found.carrier.kind, found.carrier.name)
+        if found.carrier
         else None,
     }
 

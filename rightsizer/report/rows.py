@@ -184,7 +184,8 @@ def _row(decision: Decision, nodes: Mapping[str, Node], prices: Prices) -> Row:
 def rates_of(plan: Plan, prices: Prices) -> Mapping[ObjectRef, float]:
     """The price of a whole GPU of each workload for an hour; those of unknown price are left out."""
     found = ((row.decision.workload, row.cost_per_hour) for row in rows_of(plan, prices))
-    return {item.ref: cost / item.gpus for item, cost in found if cost is not None and item.gpus}
+    known = ((workload, cost) for workload, cost in found if cost is not None)
+    return {workload.ref: cost / workload.gpus for workload, cost in known if workload.gpus}
 
 
 ROWS = 10
@@ -298,7 +299,6 @@ def price_words(accounts: CostSummary, prices: Prices) -> Iterator[str]:
 
 
 def _differing(source: PriceSource, nodes: Sequence[Node]) -> Iterator[str]:
-    """Numbers of nodes in each other region, and of spot nodes."""
     regions = collections.Counter(node.region for node in nodes)
     for region, number_of in sorted(regions.items()):
         if region not in {"", source.region} and source.region != ALL_REGIONS:
@@ -312,7 +312,6 @@ def _are(number_of: int) -> str:
 
 
 def _price_sources(accounts: CostSummary) -> str:
-    """Sources of the prices, each with its number of nodes if there are several."""
     sources = accounts.nodes_by_source
     if len(sources) == 1:
         return str(next(iter(sources)))
@@ -322,10 +321,10 @@ def _price_sources(accounts: CostSummary) -> str:
 def stranded_lines(plan: Plan) -> tuple[str, ...]:
     """The free GPUs that pods wait for, most first, and the number of the other free ones."""
     found = plan.fleet.stranded if plan.fleet else ()
-    wanted = [one for one in found if one.reasons or one.waiting]
-    unwanted = sum(one.free for one in found) - sum(one.free for one in wanted)
-    largest = sorted(wanted, key=lambda one: (-one.free, one.node, one.resource))
-    lines = [f"{one.free} {one.resource} on {one.node}: {_stranded_words(one)}" for one in largest[:ROWS]]
+    wanted = [gpus for gpus in found if gpus.reasons or gpus.waiting]
+    unwanted = sum(gpus.free for gpus in found) - sum(gpus.free for gpus in wanted)
+    largest = sorted(wanted, key=lambda gpus: (-gpus.free, gpus.node, gpus.resource))
+    lines = [_stranded_words(gpus) for gpus in largest[:ROWS]]
     if len(largest) > ROWS:
         lines.append(f"and on {count(len(largest) - ROWS, 'node')} more")
     if unwanted:
@@ -333,22 +332,23 @@ def stranded_lines(plan: Plan) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _stranded_words(one: Stranded) -> str:
-    waiting = ", ".join(map(str, one.waiting))
-    return "; ".join((*one.reasons, *([f"waiting: {waiting}"] if waiting else [])))
+def _stranded_words(gpus: Stranded) -> str:
+    waiting = ", ".join(map(str, gpus.waiting))
+    words = "; ".join((*gpus.reasons, *([f"waiting: {waiting}"] if waiting else [])))
+    return f"{gpus.free} {gpus.resource} on {gpus.node}: {words}"
 
 
 def node_lines(plan: Plan, prices: Prices) -> tuple[str, ...]:
     """Nodes that the plan empties, and whether something removes them."""
-    freed = sum(one.frees for one in plan.enforced if one.action is not Action.NOTICE)
+    freed = sum(decision.frees for decision in plan.enforced if decision.action is not Action.NOTICE)
     if plan.fleet is None or freed <= 0:
         return ()
     found = emptied_nodes(plan)
     paid = "A freed GPU costs money until its node is removed"
     lines = [f"{paid}. {_emptied_words(found, prices)}"]
     by_words: dict[str, list[str]] = {}
-    for one in found:
-        by_words.setdefault(_removal_words(one), []).append(one.node.name)
+    for emptied in found:
+        by_words.setdefault(_removal_words(emptied), []).append(emptied.node.name)
     lines += [f"{_few(names)}: {words}" for words, names in by_words.items()]
     return tuple(lines)
 
@@ -356,10 +356,10 @@ def node_lines(plan: Plan, prices: Prices) -> tuple[str, ...]:
 def _emptied_words(emptied: Sequence[EmptiedNode], prices: Prices) -> str:
     if not emptied:
         return "No node loses its last GPU pod by this plan."
-    costs = [node_cost(one.node, prices) for one in emptied]
+    costs = [node_cost(emptied_node.node, prices) for emptied_node in emptied]
     known = sum(cost for cost in costs if cost is not None)
     money = f", {'at least ' if None in costs else ''}{per_hour(known, prices.currency)}" if known else ""
-    gpus = count(sum(gpus_of_node(one.node) for one in emptied))
+    gpus = count(sum(gpus_of_node(emptied_node.node) for emptied_node in emptied))
     return f"This plan takes the last GPU pod of {count(len(emptied), 'node')} ({gpus}{money})."
 
 
@@ -369,18 +369,18 @@ def node_cost(node: Node, prices: Prices) -> float | None:
     return None if price is None else price * gpus_of_node(node)
 
 
-def _removal_words(one: EmptiedNode) -> str:
+def _removal_words(emptied: EmptiedNode) -> str:
     """Whether an autoscaler removes an emptied node, as far as its labels and pods tell."""
-    after = f"; {count(one.other_pods, 'pod')} without GPUs must move first" if one.other_pods else ""
-    match one.node.autoscaler:
+    after = f"; {count(emptied.other_pods, 'pod')} without GPUs must move first" if emptied.other_pods else ""
+    match emptied.node.autoscaler:
         case None:
             return f"no node autoscaler is visible; without one, somebody must remove it{after}"
         case NodeAutoscaler.KARPENTER:
-            name, terms = "Karpenter", f"NodePool {one.node.pool} allows it"
+            name, terms = "Karpenter", f"NodePool {emptied.node.pool} allows it"
         case NodeAutoscaler.CLUSTER_AUTOSCALER:
-            name, terms = "cluster-autoscaler", f"it runs and scales node group {one.node.pool}"
-    if one.kept_by:
-        return f"{name} does not remove it: {one.kept_by}"
+            name, terms = "cluster-autoscaler", f"it runs and scales node group {emptied.node.pool}"
+    if emptied.kept_by:
+        return f"{name} does not remove it: {emptied.kept_by}"
     return f"{name} can remove it if {terms}{after}"
 
 

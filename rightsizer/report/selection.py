@@ -92,7 +92,7 @@ class Selection:
     def admits(self, ref: ObjectRef) -> bool:
         """Whether the name is one of those wanted."""
         return _is_one(self.namespaces, [ref.namespace]) and _is_one(
-            tuple(one.lower() for one in self.workloads),
+            tuple(name.lower() for name in self.workloads),
             [str(ref).lower(), f"{ref.namespace}/{ref.full_kind}/{ref.name}".lower()],
         )
 
@@ -113,25 +113,25 @@ def freed_words(plan: Plan, name: str) -> str:
     """Sentence about the change that freed a workload's GPUs if the plan does not have it; empty if none did."""
     only = Selection(workloads=(name,))
     changes = plan.fleet.changes if plan.fleet else ()
-    made = [one for one in changes if one.is_in_effect and one.record.takes and only.admits(one.ref)]
+    taken = (change for change in changes if change.is_in_effect and change.record.takes)
+    made = [change for change in taken if only.admits(change.ref)]
     if not made:
         return ""
-    last = max(made, key=lambda one: one.at)
+    last = max(made, key=lambda change: change.at)
     done = f"{safe(last.record.action)} by run {safe(last.record.run)}"
     undo = shell_command("gpu-rightsizer", "undo", str(last.ref))
     return f"{safe(name)}: holds no GPUs since {instant(last.at)}: {done}; to undo it: {undo}"
 
 
 def _unmatched(plan: Plan, selection: Selection) -> Iterator[str]:
-    """Sentences about each part of a filter that no workload matches, with the values that there are."""
     workloads = [decision.workload for decision in plan.decisions]
-    for name, wanted, each in (
-        ("namespace", selection.namespaces, [[one.ref.namespace] for one in workloads]),
-        ("PriorityClass", selection.classes, [[one.priority_class] for one in workloads]),
-        ("owner", selection.owners, [[*_owners_of(one)] for one in workloads]),
+    for name, wanted, values in (
+        ("namespace", selection.namespaces, [[workload.ref.namespace] for workload in workloads]),
+        ("PriorityClass", selection.classes, [[workload.priority_class] for workload in workloads]),
+        ("owner", selection.owners, [[*_owners_of(workload)] for workload in workloads]),
     ):
-        there = sorted({one for known in each for one in known if one})
-        if wanted and there and not any(_is_one(wanted, known) for known in each):
+        there = sorted({value for known in values for value in known if value})
+        if wanted and there and not any(_is_one(wanted, known) for known in values):
             shown = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if there[_SHOWN:] else "")
             yield f"{name} {' or '.join(wanted)}: no GPU workload has it; there are: {shown}"
 
@@ -159,7 +159,7 @@ def _of_all(plan: Plan, kept: Sequence[Decision]) -> Iterator[str]:
         yield from plan.problems
         return
     remark, narrowed = (
-        servers_without_metrics((one.workload for one in decisions), plan.measured)
+        servers_without_metrics((decision.workload for decision in decisions), plan.measured)
         for decisions in (plan.decisions, kept)
     )
     for words in plan.problems:
@@ -181,5 +181,5 @@ def _owners_of(workload: Workload) -> Iterable[str]:
 
 
 def _has_labels(wanted: tuple[Requirement, ...], workload: Workload) -> bool:
-    each: list[Mapping[str, str]] = [{**workload.labels, **pod.labels} for pod in workload.pods]
-    return any(all(one.holds(labels) for one in wanted) for labels in each or [workload.labels])
+    label_sets: list[Mapping[str, str]] = [{**workload.labels, **pod.labels} for pod in workload.pods]
+    return any(all(term.holds(labels) for term in wanted) for labels in label_sets or [workload.labels])

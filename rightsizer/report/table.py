@@ -71,7 +71,7 @@ def changes_text(
 def top_lines(plan: Plan, accounts: CostSummary, prices: Prices, paint: Paint) -> list[str]:
     """First lines: the headline, the cluster, and the filter."""
     words = filter(None, (*headline(plan, accounts, prices), cluster_words(plan), filter_words(plan)))
-    return [line for one in words for line in wrapped(one, indent="", width=paint.width)]
+    return [line for sentence in words for line in wrapped(sentence, indent="", width=paint.width)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +97,6 @@ def _action(decision: Decision) -> str:
 
 
 def _blocked_by(decision: Decision) -> str:
-    """The first blocker, and how many others there are."""
     first, *others = dict.fromkeys(block.code.value for block in decision.blockers)
     return f"{first} +{len(others)}" if others else first
 
@@ -107,12 +106,16 @@ def _used(decision: Decision) -> str:
 
 
 _GROUPS = (
-    _PlanGroup("APPLY CHANGES", lambda one: one.is_enforced, "ACTION", _action, frees=True),
-    _PlanGroup("BLOCKED FOR NOW", lambda one: one.is_blocked, "BLOCKED BY", _blocked_by, frees=True),
-    _PlanGroup("ADVICE ONLY", lambda one: one.verdict is Verdict.ACT, "ADVICE", _action, frees=True),
-    _PlanGroup("UNKNOWN", lambda one: one.verdict is Verdict.UNKNOWN, "USED", _used),
-    _PlanGroup("KEEP", lambda one: one.verdict is Verdict.KEEP, "USED", _used),
-    _PlanGroup("PROTECTED", lambda one: one.verdict is Verdict.PROTECTED, "USED", _used),
+    _PlanGroup("APPLY CHANGES", lambda decision: decision.is_enforced, "ACTION", _action, frees=True),
+    _PlanGroup(
+        "BLOCKED FOR NOW", lambda decision: decision.is_blocked, "BLOCKED BY", _blocked_by, frees=True
+    ),
+    _PlanGroup(
+        "ADVICE ONLY", lambda decision: decision.verdict is Verdict.ACT, "ADVICE", _action, frees=True
+    ),
+    _PlanGroup("UNKNOWN", lambda decision: decision.verdict is Verdict.UNKNOWN, "USED", _used),
+    _PlanGroup("KEEP", lambda decision: decision.verdict is Verdict.KEEP, "USED", _used),
+    _PlanGroup("PROTECTED", lambda decision: decision.verdict is Verdict.PROTECTED, "USED", _used),
 )
 """The first that holds; each decision is in one, since the last four are all the verdicts."""
 
@@ -157,8 +160,8 @@ class _Widths:
 
 
 def _widths(decisions: Sequence[Decision], paint: Paint) -> _Widths:
-    finding = max((len(one.finding.name.value) for one in decisions), default=0)
-    last = max((len(_group_of(one).tell(one)) for one in decisions), default=0)
+    finding = max((len(decision.finding.name.value) for decision in decisions), default=0)
+    last = max((len(_group_of(decision).tell(decision)) for decision in decisions), default=0)
     finding, last = max(finding, len("FINDING")), max(last, len("BLOCKED BY"))
     rest = _GPUS + finding + last + 3 * len(_GAP)
     longest = max((len(safe(str(decision.workload.ref))) for decision in decisions), default=0)
@@ -246,15 +249,15 @@ def _what_applying_does(plan: Plan, chosen: Sequence[Decision], *, is_saved: boo
 
 
 def _deeds(decisions: Sequence[Decision]) -> str:
-    """Changes of workloads in words; a notice frees nothing yet."""
-    noticed = [one for one in decisions if one.action is Action.NOTICE]
-    stopped = [one for one in decisions if one.finding.proposal is None and one not in noticed]
-    changed = len(decisions) - len(noticed) - len(stopped)
+    noticed = [decision for decision in decisions if decision.action is Action.NOTICE]
+    others = [decision for decision in decisions if decision not in noticed]
+    stopped = [decision for decision in others if decision.finding.proposal is None]
+    changed = len(others) - len(stopped)
     deeds = [f"stops {count(len(stopped), 'workload')}"] if stopped else []
     deeds += [f"changes {count(changed, 'workload')}"] if changed else []
     deeds += [f"gives notice about {count(len(noticed), 'workload')}"] if noticed else []
     if stopped or changed:
-        freed = sum(one.frees for one in decisions)
+        freed = sum(decision.frees for decision in decisions)
         deeds += [f"frees {count(freed)}" if freed >= 0 else f"adds {count(-freed)}"]
     return " and ".join([", ".join(deeds[:-1]), deeds[-1]] if deeds[1:] else deeds)
 
