@@ -51,7 +51,7 @@ _CYCLES = 2
 TURN_S = 0.0005
 """Switch interval of threads: a question must not wait for a watch."""
 _FOLLOWED_S = 5.0
-"""Between two readings of breaker and pauses."""
+"""Seconds between two readings of breaker and pauses."""
 _CHARGED = datetime.timedelta(days=1)
 """The longest that a budget counts."""
 
@@ -134,7 +134,7 @@ def settle() -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Planned:
-    """What a plan of another process came to."""
+    """Result of a plan in another process."""
 
     run: str
     candidates: tuple[Preemptible, ...]
@@ -151,7 +151,7 @@ class _Plans:
         self._named: collections.deque[FoundChange] = collections.deque()
         self._run = ""
         self._uids: set[str] = set()
-        """Of pods that were named since the last plan: each costs once."""
+        """UIDs of pods that were named since the last plan: each costs once."""
         self._process: multiprocessing.process.BaseProcess | None = None
         self._to_record: queue.SimpleQueue[tuple[Preemptor, VictimChoice]] = queue.SimpleQueue()
 
@@ -175,7 +175,7 @@ class _Plans:
         self._metrics.ended(is_good=is_good, took_s=time.monotonic() - began, at_s=time.time())
 
     def _planned_elsewhere(self) -> _Planned | str:
-        """What a new process planned, or why it did not."""
+        """Plan in a new process; returns its result, or why there is none."""
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
         given = (sender, self._arguments, tuple(self._named))

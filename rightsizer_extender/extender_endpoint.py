@@ -17,7 +17,7 @@ from rightsizer_extender.preemption_state import PreemptionState
 from rightsizer_extender.question_server import InvalidBody
 
 STALE = "stale"
-"""In place of an Answer: what is known is too old."""
+"""Metric value in place of an Answer: what is known is too old."""
 _NOT_CAPABLE = "set nodeCacheCapable: true in the KubeSchedulerConfiguration"
 
 
@@ -79,7 +79,7 @@ class Extender:
 
     @property
     def routes(self) -> Mapping[str, Callable[[bytes], bytes]]:
-        """What answers each path."""
+        """Functions that answer requests, by path."""
         return {"/preempt": self.preempt, "/prioritize": self.prioritize}
 
     def preempt(self, body: bytes) -> bytes:

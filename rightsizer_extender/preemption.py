@@ -1,4 +1,4 @@
-"""Which pods kube-scheduler's preemption takes: those that hold GPUs without using them, before busy ones. Pure.
+"""Victims of kube-scheduler's preemption: pods that hold GPUs without using them, before busy ones. Pure.
 
 kube-scheduler offers victims for each node that a pending pod would fit on. What an extender answers replaces them, so
 everything that the scheduler checks of victims is checked here again: a lower priority, PodDisruptionBudgets, and
@@ -37,9 +37,9 @@ from rightsizer.policy.schema import Policy
 _ENDED = frozenset({"Succeeded", "Failed"})
 _BEGINNING = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 HIGHEST_SCORE = 10
-"""Of a node (MaxExtenderPriority)."""
+"""Highest score of a node (MaxExtenderPriority)."""
 _BACKOFF_LIMIT = 6
-"""Of a Job that names none (batch/v1)."""
+"""Backoff limit of a Job that names none (batch/v1)."""
 _MOST_SCORED = 32
 """Combinations of GPU resources whose scores are kept."""
 
@@ -67,7 +67,7 @@ class Preemptible:
 
     @property
     def standing(self) -> Standing:
-        """By which the first is taken first."""
+        """Sort key: the workload with the lowest is taken first."""
         finding = self.decision.finding
         mean = 1.0 if finding.activity_mean is None else finding.activity_mean
         first = min(pod.ref.uid for pod in self.pods)
@@ -77,7 +77,7 @@ class Preemptible:
 def candidates_of(
     plan: Plan, policy: Policy, *, own: str, instance: str, named: Iterable[FoundChange] = ()
 ) -> tuple[Preemptible, ...]:
-    """What a plan lets be preempted: workloads that its rules would stop now, within the budgets.
+    """Workloads that may be preempted: those that the plan's rules would stop now, within the budgets.
 
     `named` are earlier preemptions that the plan does not know of; they are charged to the budgets.
     """
@@ -214,13 +214,13 @@ def _has(read: Callable[[PodObject], object], item: PodObject) -> bool:
 
 
 def _repulsion(item: PodObject) -> object:
-    """Its required anti-affinity."""
+    """The required anti-affinity."""
     found = occupant_of(item, item.spec.node_name)
     return found and found.terms
 
 
 def _placement_rules(item: PodObject) -> object:
-    """What else than free resources decides where it fits."""
+    """Conditions other than free resources that decide where it fits."""
     return item.spec.resource_claims or placement_veto(item.spec) or host_ports(item.spec)
 
 
@@ -255,7 +255,7 @@ class _NodeState:
     first: Standing | None = None
 
     def left(self, preemptor: Preemptor) -> dict[str, int]:
-        """What is left beside a pod of each resource that it requests; negative where it lacks some."""
+        """Amounts left beside a pod of each resource that it requests; negative where it lacks some."""
         kept = [
             amounts
             for uid, (priority, amounts) in self.nominated.items()
@@ -356,7 +356,7 @@ class PreemptionTable:
         return found
 
     def scores(self, preemptor: Preemptor, nodes: Iterable[str], resources: ResourceTable) -> list[int]:
-        """How full each node is of the GPUs that a pod asks for, 0 to 10; GPUs held idle count by half.
+        """Scores by use of the GPUs that a pod requests on each node, 0 to 10; GPUs held idle count by half.
 
         So pods are packed on nodes that are in use, and nodes with idle GPUs become empty.
         """
@@ -397,7 +397,7 @@ class PreemptionTable:
 
 
 class Answer(enum.StrEnum):
-    """How a question about victims is answered."""
+    """Kind of the answer to a question about victims."""
 
     REPLACED = "replaced"
     """Idle pods are named."""
@@ -478,7 +478,7 @@ def _least_harmful(
 
 
 def _busy(name: str, victims: Victims, table: PreemptionTable) -> int:
-    """How many of the offered victims are no candidates."""
+    """Number of the offered victims that are no candidates."""
     node = table.node(name)
     candidates = {pod.ref.uid for one in node.candidates if _holds(one, node) for pod in one.pods}
     return len(set(victims.uids) - candidates)
@@ -576,7 +576,7 @@ def _enough(
 
 
 def _pods_of(candidates: Iterable[Preemptible], node: _NodeState) -> list[BoundPod]:
-    """Their pods on a node."""
+    """Pods of candidates on a node."""
     return [node.pods[pod.ref.uid] for one in candidates for pod in one.pods if pod.ref.uid in node.pods]
 
 

@@ -29,7 +29,7 @@ from rightsizer_extender.preemption import (
 _REMEMBERED_S = 600.0
 """A pod that did not start with the victims named for it gets the scheduler's own for so long."""
 _NOMINATED_S = 30.0
-"""So long room is kept for a pending pod that the scheduler has not noted, as if it were gone."""
+"""Seconds for which room is kept for a pending pod that the scheduler has not noted, as if it were gone."""
 
 
 class _WatchedNodeStatus(msgspec.Struct):
@@ -66,7 +66,7 @@ class PreemptionState:
         self._stopped: frozenset[str] = frozenset()
         self._asked: dict[str, tuple[float, VictimChoice]] = {}
         self._nominated: dict[str, float] = {}
-        """By UID of a pending pod: since when we keep room for it that no watch has confirmed."""
+        """Times by UID of a pending pod: since when room is kept for it that no watch has confirmed."""
         table, lost = self._table, "questions of kube-scheduler may not be answered"
         nodes = Collection(
             "/api/v1/nodes", WatchedNode, self.put_node, table.drop_node, lost, key_of=lambda one: one.name
@@ -166,7 +166,7 @@ class PreemptionState:
                 self._set_allowed(stopped)
 
     def _stopped_namespaces(self) -> frozenset[str]:
-        """Those of candidates in which nothing may be changed now."""
+        """Namespaces of candidates in which nothing may be changed now."""
         control, now = self._control or NOTHING, datetime.datetime.now(datetime.UTC)
         namespaces = {one.decision.workload.ref.namespace for one in self._candidates}
         return frozenset(one for one in namespaces if stop_reason(control, one, now) is not None)

@@ -69,7 +69,7 @@ class TlsFiles:
 
 
 def _why(error: OSError) -> str:
-    """Of a file that cannot be used: ssl.SSLError is an OSError too."""
+    """The reason for which a file cannot be used: ssl.SSLError is an OSError too."""
     if isinstance(error, ssl.SSLError):
         return f"no usable certificate and key (PEM): {error.reason or error}"
     return f"cannot be read: {error.strerror}"
@@ -79,7 +79,7 @@ def _why(error: OSError) -> str:
 def answering(
     address: str, routes: Mapping[str, Callable[[bytes], bytes]], tls: TlsFiles | None
 ) -> Iterator[int]:
-    """While entered, an HTTP server that answers POST requests with JSON; yields its port.
+    """Serve POST requests, answered with JSON, while entered; yields the port.
 
     A route raises InvalidBody for a body that it cannot answer.
 
