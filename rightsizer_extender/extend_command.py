@@ -166,7 +166,7 @@ class _Plans:
             self._run = found.run
             self._uids.clear()
             self._state.planned(found.candidates, began_at=began)
-            pods = sum(len(one.pods) for one in found.candidates)
+            pods = sum(len(unit.pods) for unit in found.candidates)
             report.info("%s; %s may be named to kube-scheduler", found.words, count(pods, "pod"))
             settle()
         else:
@@ -204,13 +204,13 @@ class _Plans:
             at = utc_now()
             # One victim may make room for several pods.
             first = [
-                one for one in choice.named if not self._uids.issuperset(pod.ref.uid for pod in one.pods)
+                unit for unit in choice.named if not self._uids.issuperset(pod.ref.uid for pod in unit.pods)
             ]
-            self._uids |= {pod.ref.uid for one in first for pod in one.pods}
+            self._uids |= {pod.ref.uid for unit in first for pod in unit.pods}
             choice = dataclasses.replace(choice, named=tuple(first))
-            for one in first:
-                workload = one.decision.workload
-                change = record_of(one.decision, (), run=self._run, at=at)
+            for unit in first:
+                workload = unit.decision.workload
+                change = record_of(unit.decision, (), run=self._run, at=at)
                 self._named.append(FoundChange(workload.ref, change, starter=workload.starter))
             self._to_record.put((preemptor, choice))
         log.debug("%s for %s: %s", verb, preemptor, choice.answer if choice else STALE)
@@ -219,24 +219,24 @@ class _Plans:
         """Record what was named, for as long as the process runs."""
         while True:
             preemptor, choice = self._to_record.get()
-            for one in choice.named:
+            for unit in choice.named:
                 try:
                     with contextlib.closing(connect()) as cluster:
-                        self._record(one, preemptor, cluster)
+                        self._record(unit, preemptor, cluster)
                 except RightsizerError as error:
-                    log.warning("no Event on %s: %s", one.decision.workload.ref, error)
+                    log.warning("no Event on %s: %s", unit.decision.workload.ref, error)
                 except Exception:
-                    log.exception("no Event on %s: a bug in gpu-rightsizer", one.decision.workload.ref)
+                    log.exception("no Event on %s: a bug in gpu-rightsizer", unit.decision.workload.ref)
 
-    def _record(self, one: Preemptible, preemptor: Preemptor, cluster: Cluster) -> None:
-        decision = one.decision
+    def _record(self, unit: Preemptible, preemptor: Preemptor, cluster: Cluster) -> None:
+        decision = unit.decision
         workload, finding, at = decision.workload, decision.finding, utc_now()
-        names = ", ".join(pod.ref.name for pod in one.pods)
+        names = ", ".join(pod.ref.name for pod in unit.pods)
         back = "undo recreates it" if workload.ref.kind == POD.kind else "its controller creates pods again"
-        held_gpus = sum(pod.gpus for pod in one.pods)
+        held_gpus = sum(pod.gpus for pod in unit.pods)
         why = f"({finding.name}; rule {decision.rule}): {'; '.join(finding.words)}"
         what = f"{names} ({gpus(held_gpus)}) for {preemptor}, instead of busy pods; {back} {why}"
-        self._metrics.named(finding.name.value, workload.priority_class, len(one.pods))
+        self._metrics.named(finding.name.value, workload.priority_class, len(unit.pods))
         report.info("%s: named to kube-scheduler: %s", workload.ref, what)
         try:
             cluster.create(*NAMED.of(workload.ref, what, run=self._run, at=at))

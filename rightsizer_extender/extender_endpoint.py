@@ -92,9 +92,9 @@ class Extender:
         if args.victims is None:
             raise InvalidBody(f"NodeNameToMetaVictims is missing; {_NOT_CAPABLE}")
         offered = {
-            node: Victims(tuple(pod.uid for pod in one.pods or ()), one.violations)
-            for node, one in args.victims.items()
-            if one is not None
+            node: Victims(tuple(pod.uid for pod in victims.pods or ()), victims.violations)
+            for node, victims in args.victims.items()
+            if victims is not None
         }
         preemptor = preemptor_of(args.pod)
         choice = self.state.victims(preemptor, offered)
@@ -103,8 +103,8 @@ class Extender:
         return _encode(
             _FilterResult(
                 {
-                    node: _Victims([_Pod(uid) for uid in one.uids], one.violations)
-                    for node, one in answer.items()
+                    node: _Victims([_Pod(uid) for uid in victims.uids], victims.violations)
+                    for node, victims in answer.items()
                 }
             )
         )

@@ -183,58 +183,58 @@ class Preemptor:
         return f"{self.namespace}/{self.name}"
 
 
-def bound_pod(item: PodObject, resources: ResourceTable) -> BoundPod | None:
+def bound_pod(pod: PodObject, resources: ResourceTable) -> BoundPod | None:
     """A pod as it is watched; None if it takes nothing from a node."""
-    spec, metadata = item.spec, item.metadata
-    if not spec.node_name or item.status.phase in _ENDED:
+    spec, metadata = pod.spec, pod.metadata
+    if not spec.node_name or pod.status.phase in _ENDED:
         return None
-    request = resources.request_of(item)
+    request = resources.request_of(pod)
     return BoundPod(
         uid=metadata.uid,
         namespace=metadata.namespace,
         name=metadata.name,
         node=spec.node_name,
         priority=spec.priority or 0,
-        requests=requests_of(item),
+        requests=requests_of(pod),
         labels=metadata.labels or {},
         began=metadata.creation_timestamp or _BEGINNING,
-        repels=_has(_repulsion, item),
-        has_volumes=_has(volume_claims, item),
-        is_in_gang=bool(request) and bool(gangs_of(item)),
-        gpu_pod=pod_of(item, request, needs_of(item, resources)) if request else None,
+        repels=_has(_repulsion, pod),
+        has_volumes=_has(volume_claims, pod),
+        is_in_gang=bool(request) and bool(gangs_of(pod)),
+        gpu_pod=pod_of(pod, request, needs_of(pod, resources)) if request else None,
     )
 
 
-def _has(read: Callable[[PodObject], object], item: PodObject) -> bool:
+def _has(read: Callable[[PodObject], object], pod: PodObject) -> bool:
     """Whether a pod has any of these; true if that cannot be read."""
     try:
-        return bool(read(item))
+        return bool(read(pod))
     except msgspec.DecodeError:
         return True
 
 
-def _repulsion(item: PodObject) -> object:
+def _repulsion(pod: PodObject) -> object:
     """The required anti-affinity."""
-    found = occupant_of(item, item.spec.node_name)
+    found = occupant_of(pod, pod.spec.node_name)
     return found and found.terms
 
 
-def _placement_rules(item: PodObject) -> object:
+def _placement_rules(pod: PodObject) -> object:
     """Conditions other than free resources that decide where it fits."""
-    return item.spec.resource_claims or placement_veto(item.spec) or host_ports(item.spec)
+    return pod.spec.resource_claims or placement_veto(pod.spec) or host_ports(pod.spec)
 
 
-def preemptor_of(item: PodObject) -> Preemptor:
+def preemptor_of(pod: PodObject) -> Preemptor:
     """The pending pod."""
-    spec, metadata = item.spec, item.metadata
+    spec, metadata = pod.spec, pod.metadata
     return Preemptor(
         metadata.uid,
         metadata.namespace,
         metadata.name,
         spec.priority or 0,
-        requests_of(item),
-        is_plain=not _has(_placement_rules, item),
-        has_volumes=_has(volume_claims, item),
+        requests_of(pod),
+        is_plain=not _has(_placement_rules, pod),
+        has_volumes=_has(volume_claims, pod),
     )
 
 
@@ -329,10 +329,10 @@ class PreemptionTable:
         self._scores.clear()
         for node in self._nodes.values():
             node.candidates, node.first = [], None
-        for standing, one in sorted([(one.standing, one) for one in candidates], key=lambda pair: pair[0]):
-            node = self._nodes.setdefault(one.pods[0].node, _NodeState())
-            node.candidates.append(one)
-            node.first = node.first or standing
+        for unit in sorted(candidates, key=lambda unit: unit.standing):
+            node = self._nodes.setdefault(unit.pods[0].node, _NodeState())
+            node.candidates.append(unit)
+            node.first = node.first or unit.standing
 
     def node(self, name: str) -> _NodeState:
         """A node; an empty one if it is unknown."""
@@ -379,8 +379,8 @@ class PreemptionTable:
         held = sum(node.requested[gpu] for gpu in gpus)
         idle = sum(
             pod.requests.get(gpu, 0)
-            for one in node.candidates
-            for planned in one.pods
+            for unit in node.candidates
+            for planned in unit.pods
             if (pod := node.pods.get(planned.ref.uid)) is not None
             for gpu in gpus
         )
@@ -446,7 +446,7 @@ class _NodeVictims:
     @property
     def harm(self) -> tuple[int, list[Standing], int, str]:
         """Sort key: fewest busy pods, then the standing of the candidates, the worst first."""
-        worst = sorted((one.standing for one in self.taken), reverse=True)
+        worst = sorted((unit.standing for unit in self.taken), reverse=True)
         return len(self.others), worst, len(self.victims.uids), self.node
 
 
@@ -478,9 +478,8 @@ def _least_harmful(
 
 
 def _busy(name: str, victims: Victims, table: PreemptionTable) -> int:
-    """Number of the offered victims that are no candidates."""
     node = table.node(name)
-    candidates = {pod.ref.uid for one in node.candidates if _holds(one, node) for pod in one.pods}
+    candidates = {pod.ref.uid for unit in node.candidates if _holds(unit, node) for pod in unit.pods}
     return len(set(victims.uids) - candidates)
 
 
@@ -556,14 +555,14 @@ def _enough(
     """
     taken: list[Preemptible] = []
     pods: list[BoundPod] = []
-    for one in node.candidates:
-        lacking, own = _lacking(left, pods), _pods_of([one], node)
+    for unit in node.candidates:
+        lacking, own = _lacking(left, pods), _pods_of([unit], node)
         if not lacking:
             break
-        is_lower = all(pod.priority < preemptor.priority for pod in own) and _holds(one, node)
+        is_lower = all(pod.priority < preemptor.priority for pod in own) and _holds(unit, node)
         helps = any(pod.requests.get(name) for pod in own for name in lacking)
         if is_lower and helps and not table.violating([*pods, *own]):
-            taken.append(one)
+            taken.append(unit)
             pods += own
     rest: list[BoundPod] = []
     for pod in reversed([pod for pod in theirs if pod not in pods]):
@@ -576,8 +575,7 @@ def _enough(
 
 
 def _pods_of(candidates: Iterable[Preemptible], node: _NodeState) -> list[BoundPod]:
-    """Pods of candidates on a node."""
-    return [node.pods[pod.ref.uid] for one in candidates for pod in one.pods if pod.ref.uid in node.pods]
+    return [node.pods[pod.ref.uid] for unit in candidates for pod in unit.pods if pod.ref.uid in node.pods]
 
 
 def _lacking(left: Amounts, gone: Collection[BoundPod]) -> list[str]:

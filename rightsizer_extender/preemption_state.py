@@ -69,7 +69,7 @@ class PreemptionState:
         """Times by UID of a pending pod: since when room is kept for it that no watch has confirmed."""
         table, lost = self._table, "questions of kube-scheduler may not be answered"
         nodes = Collection(
-            "/api/v1/nodes", WatchedNode, self.put_node, table.drop_node, lost, key_of=lambda one: one.name
+            "/api/v1/nodes", WatchedNode, self.put_node, table.drop_node, lost, key_of=lambda node: node.name
         )
         pods = Collection("/api/v1/pods", PodObject, self.put_pod, table.drop_pod, lost)
         budgets = Collection(
@@ -78,15 +78,15 @@ class PreemptionState:
             table.set_budget,
             lambda key: table.drop_budget(*key),
             lost,
-            key_of=lambda one: (one.namespace, one.name),
+            key_of=lambda budget: (budget.namespace, budget.name),
         )
-        self._watched = tuple(Watched(one, connect, self.lock) for one in (nodes, pods, budgets))
+        self._watched = tuple(Watched(kind, connect, self.lock) for kind in (nodes, pods, budgets))
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Start the watches."""
-        for one in self._watched:
-            self._stack.enter_context(one)
+        for watched in self._watched:
+            self._stack.enter_context(watched)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -102,9 +102,9 @@ class PreemptionState:
             return "no plan has been made yet"
         if now - self._planned_at > self._oldest_s:
             return f"the last plan began {now - self._planned_at:.0f} s ago, more than two cycles"
-        for one in self._watched:
-            if not one.is_current:
-                return f"{one.of.path} is not watched"
+        for watched in self._watched:
+            if not watched.is_current:
+                return f"{watched.of.path} is not watched"
         return "" if self._control else "breaker and pauses cannot be read"
 
     def victims(self, preemptor: Preemptor, offered: Mapping[str, Victims]) -> VictimChoice | None:
@@ -119,7 +119,8 @@ class PreemptionState:
                 return self._again(before, offered)
             choice = choose(preemptor, offered, self._table)
             if choice.answer is Answer.REPLACED:
-                self._asked = {uid: one for uid, one in self._asked.items() if now - one[0] < _REMEMBERED_S}
+                all_asked = self._asked.items()
+                self._asked = {uid: asked for uid, asked in all_asked if now - asked[0] < _REMEMBERED_S}
                 self._asked[preemptor.uid] = (now, choice)
                 (node,) = choice.victims
                 # Until the scheduler's own note of it is watched.
@@ -168,13 +169,13 @@ class PreemptionState:
     def _stopped_namespaces(self) -> frozenset[str]:
         """Namespaces of candidates in which nothing may be changed now."""
         control, now = self._control or NOTHING, datetime.datetime.now(datetime.UTC)
-        namespaces = {one.decision.workload.ref.namespace for one in self._candidates}
-        return frozenset(one for one in namespaces if stop_reason(control, one, now) is not None)
+        namespaces = {unit.decision.workload.ref.namespace for unit in self._candidates}
+        return frozenset(name for name in namespaces if stop_reason(control, name, now) is not None)
 
     def _set_allowed(self, stopped: frozenset[str]) -> None:
         self._stopped = stopped
         self._table.set_candidates(
-            one for one in self._candidates if one.decision.workload.ref.namespace not in stopped
+            unit for unit in self._candidates if unit.decision.workload.ref.namespace not in stopped
         )
 
     def put_node(self, node: WatchedNode) -> None:
