@@ -358,7 +358,7 @@ class TooManyReplicas(Judging):
 
 
 class OversizedGpu(Judging):
-    """Thresholds for pods that need only a MIG profile, share or amount of a GPU."""
+    """Thresholds for pods that need only a part of a GPU."""
 
     memoryMarginPercent: Margin = pydantic.Field(
         20.0, description="Margin on the highest memory use; percent, 0 to 1000."
