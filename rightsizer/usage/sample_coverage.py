@@ -204,8 +204,8 @@ class SampleCounts:
     def successors(self, window: datetime.timedelta) -> dict[JobUse, Mapping[str, int]]:
         """By use and job the samples of each target in a window, where targets follow each other.
 
-        A restarted exporter is another target, and in a cell with it only where it begins. Two at the same time are
-        copies, and not here, nor is a target of which no sample was counted.
+        A restarted exporter is another target, perhaps one that was there before, and in a cell with another only where
+        they take turns. Two at the same time are copies, and not here, nor is a target of which no sample was counted.
         """
         targets: dict[JobUse, dict[str, Counts]] = {}
         for labels, row in self.series if self._moved else ():
@@ -215,8 +215,12 @@ class SampleCounts:
                     add_highest(targets.setdefault(use, {}), labels.target, last)
         found: dict[JobUse, Mapping[str, int]] = {}
         for use, rows in targets.items():
-            at_once = sum(len(cell) - cell.count(0) > 1 for cell in zip(*rows.values(), strict=True))
-            if at_once < len(rows):
+            cells = [
+                [at for at, count in enumerate(cell) if count] for cell in zip(*rows.values(), strict=True)
+            ]
+            alone = [cell[0] for cell in cells if len(cell) == 1]
+            turns = max(len(rows) - 1, sum(map(operator.ne, alone, alone[1:])))
+            if sum(len(cell) > 1 for cell in cells) <= turns:
                 found[use] = {target: sum(row) for target, row in rows.items()}
         return found
 

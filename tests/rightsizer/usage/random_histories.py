@@ -19,8 +19,8 @@ from tests.rightsizer.metrics import H100
 SLOT_S, MINUTE_S, HOUR_S = 300, 60, 3600
 IMPOSSIBLE = math.nan, -5.0, 2_147_483_632.0
 IDLE_POWER_W = 118.0
-KINDS = "one", "one", "moves", "moves", "jobs", "copies", "replicas", "jobs-move"
-"""One target, one that moves, or the same of two jobs; two of one job at the same time; and one in two Prometheus."""
+KINDS = "one", "one", "moves", "moves", "moves-back", "jobs", "copies", "replicas", "jobs-move"
+"""One target, one that moves, perhaps back, or the same of two jobs; two of one job at once; one in two Prometheus."""
 WITNESS = "witness"
 
 Lost = list[tuple[float, float]]
@@ -187,6 +187,7 @@ def _targets(draw: random.Random, kind: str, space: str, begin: int, end: int) -
         )
         names = draw.choice([0, 0, 1])
         replica = str(number) if kind == "replicas" else ""
+        found: dict[str, _Target] = {}
         for turn, (left, right) in enumerate(itertools.pairwise([since - 1, *moves, end])):
             pause = draw.choice([0, 40, 400]) if turn else 0
             some = _within(seconds, left + pause, right)
@@ -194,7 +195,11 @@ def _targets(draw: random.Random, kind: str, space: str, begin: int, end: int) -
                 draw.randrange(left, right) for _ in range(draw.choice([0, 0, 1]) if right > left else 0)
             ]
             starts = [left, *restarts]
-            yield _Target(job, f"{instance}{turn}:9400", some, names, starts, replica)
+            address = f"{instance}{turn % 2 if kind == 'moves-back' else turn}:9400"
+            if known := found.get(address):
+                some, starts = (*known.seconds, *some), [*known.starts, *starts]
+            found[address] = _Target(job, address, some, names, starts, replica)
+        yield from found.values()
 
 
 def _scrapes(draw: random.Random, begin: int, end: int) -> tuple[int, ...]:

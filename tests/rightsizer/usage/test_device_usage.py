@@ -79,15 +79,15 @@ def test_usages_replaced_exporter_is_no_disagreement(metrics: Metrics) -> None:
     assert usage.activity_peak == near(0.9)
 
 
-@pytest.mark.parametrize("moves", [1, 4])
+@pytest.mark.parametrize(("moves", "addresses"), [(1, 9), (4, 9), (2, 2), (7, 2), (5, 3)])
 def test_usages_mean_of_targets_that_follow_each_other_is_that_of_all_samples(
-    metrics: Metrics, moves: int
+    metrics: Metrics, moves: int, addresses: int
 ) -> None:
-    """Each restart of the exporter gives it another address; the first one saw an hour of work."""
-    part = DAY / (moves + 1)
+    """Each restart of the exporter gives it another address, or an earlier one; the first saw an hour of work."""
+    part = (DAY - 2 * MINUTE) / (moves + 1)
     values = idle(**{UTIL: within(1441, 1380, 80), POWER: within(1441, 1380, 600, 100)})
     for number in range(moves + 1):
-        since, target = DAY - number * part, f"10.0.0.{number}:9400"
+        since, target = DAY - number * part, f"10.0.0.{number % addresses}:9400"
         metrics.write(values, pod="a", since=since, until=since - part, instance=target)
         metrics.write(idle(), pod="b", since=since, until=since - part, instance=target)
     usage = metrics.usage("a")
@@ -95,6 +95,19 @@ def test_usages_mean_of_targets_that_follow_each_other_is_that_of_all_samples(
     assert usage.activity_floor == usage.activity_mean
     assert usage.power_mean_w == near(100 + 500 / 24, abs=1)
     assert (usage.invalid, usage.holes, usage.coverage) == ((), 0, near(1.0, abs=0.01))
+
+
+@pytest.mark.covers("P5")
+@pytest.mark.parametrize("doubled", [DAY, DAY / 2, DAY / 8])
+@pytest.mark.parametrize("lost_min", [0, 400])
+def test_usages_mean_of_targets_at_the_same_time_is_the_highest(
+    metrics: Metrics, doubled: datetime.timedelta, lost_min: int
+) -> None:
+    """Through the whole window or a part of it, also if the first one is lost for a while."""
+    for until, since in ((lost_min * MINUTE + HOUR, DAY), (0 * HOUR, HOUR)):
+        metrics.write(idle(**{UTIL: 10}), pod="a", since=since, until=until, instance="10.0.0.1:9400")
+    metrics.write(idle(**{UTIL: 40}), pod="a", since=doubled, instance="10.0.0.2:9400")
+    assert metrics.usage("a").activity_mean == near(0.4)
 
 
 def test_usages_mean_of_a_short_window_is_the_same_after_a_long_one(metrics: Metrics) -> None:
