@@ -194,7 +194,7 @@ def _targets(draw: random.Random, kind: str, space: str, begin: int, end: int) -
             restarts = [
                 draw.randrange(left, right) for _ in range(draw.choice([0, 0, 1]) if right > left else 0)
             ]
-            starts = [left, *restarts]
+            starts: list[float] = [left, *restarts]
             address = f"{instance}{turn % 2 if kind == 'moves-back' else turn}:9400"
             if known := found.get(address):
                 some, starts = (*known.seconds, *some), [*known.starts, *starts]
