@@ -30,15 +30,15 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
     given = vars(arguments)
     known: Mapping[str, Iterable[str]] = {"verdict": Verdict, "finding": FindingName}
     for flag, values in known.items():
-        for text in given.get(flag) or ():
+        for text in given[flag]:
             require_one_of(f"--{flag}", text, tuple(values))
     flags = ("namespace", "selector", "verdict", "finding", "class", "owner")
-    texts = [*arguments.workloads, *(f"{flag} {one}" for flag in flags for one in given.get(flag) or ())]
+    texts = [*arguments.workloads, *(f"{flag} {one}" for flag in flags for one in given[flag])]
     return Selection(
         workloads=tuple(arguments.workloads),
         namespaces=tuple(arguments.namespace),
         labels=tuple(one for text in arguments.selector for one in _requirements(text)),
-        verdicts=frozenset(given.get("verdict") or ()),
+        verdicts=frozenset(arguments.verdict),
         findings=frozenset(arguments.finding),
         classes=tuple(given["class"]),
         owners=tuple(arguments.owner),

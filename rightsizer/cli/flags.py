@@ -260,12 +260,12 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="TIME", help="past time to plan for (RFC 3339 or 2h)")
     parser.add_argument("--cluster-objects", metavar="FILE", help="kubectl get -o json, instead of a cluster")
     add_options(parser, "", (*POLICY, *PRICES, *CLUSTER_NAME, *LEDGER))
-    _add_filters(parser, "shown", verdicts=True)
+    _add_filters(parser, "shown")
     add_sources(parser)
     add_common(parser, FORMS, default=None)
 
 
-def _add_filters(parser: argparse.ArgumentParser, what: str, *, verdicts: bool = False) -> None:
+def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the filters; repeated ones add to what is wanted, different ones must all hold."""
     words = f"only these are {what}; also with *"
     parser.add_argument("workloads", metavar="NAMESPACE/KIND/NAME", nargs="*", help=words)
@@ -276,8 +276,7 @@ def _add_filters(parser: argparse.ArgumentParser, what: str, *, verdicts: bool =
 
     add("-n", "--namespace", metavar="NAME", words="namespace, also with *")
     add("-l", "--selector", metavar="SELECTOR", words="labels of workload or pod, as in kubectl")
-    if verdicts:
-        add("--verdict", metavar="VERDICT", words="act, keep, protected or unknown")
+    add("--verdict", metavar="VERDICT", words="act, keep, protected or unknown")
     add("--finding", metavar="FINDING", words="such as idle or too-many-gpus")
     add("--class", metavar="NAME", words="PriorityClass, also with *")
     add("--owner", metavar="[KIND/]NAME", words="controller, CronJob or manager")
