@@ -3,9 +3,12 @@
 Only this module knows the packages above the core.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rightsizer.cli.options import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> "Parser":
     """All commands and flags."""
     import rightsizer_extender as extender  # noqa: PLC0415 - as above
     from rightsizer import cli  # noqa: PLC0415 - as above

@@ -3,7 +3,6 @@
 Each plan is made by a process of its own: it would keep questions waiting for Python's lock, and leave its memory.
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -12,7 +11,6 @@ import gc
 import logging
 import multiprocessing
 import multiprocessing.connection
-import pathlib
 import queue
 import signal
 import sys
@@ -38,6 +36,7 @@ from rightsizer.report.events import NAMED
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words
 from rightsizer.text import count, gpus
+from rightsizer_extender import ExtendOptions
 from rightsizer_extender.extender_endpoint import STALE, Extender
 from rightsizer_extender.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
 from rightsizer_extender.preemption_state import PreemptionState
@@ -56,7 +55,7 @@ _CHARGED = datetime.timedelta(days=1)
 """The longest that a budget counts."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: ExtendOptions) -> int:
     """Check all settings once, then answer until SIGTERM."""
     log_work(sys.stdout, as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
@@ -110,7 +109,7 @@ def _follow(state: PreemptionState, connect: Callable[[], Cluster], own: str) ->
         time.sleep(_FOLLOWED_S)
 
 
-def _tls(arguments: argparse.Namespace) -> TlsFiles | None:
+def _tls(arguments: ExtendOptions) -> TlsFiles | None:
     """The files of the flags.
 
     Raises:
@@ -121,9 +120,7 @@ def _tls(arguments: argparse.Namespace) -> TlsFiles | None:
         return None
     if not certificate or not key:
         raise UsageError("--tls-cert-file and --tls-key-file need each other; --client-ca-file needs both")
-    return TlsFiles(
-        pathlib.Path(certificate), pathlib.Path(key), pathlib.Path(authority) if authority else None
-    )
+    return TlsFiles(certificate, key, authority)
 
 
 def settle() -> None:
@@ -144,7 +141,7 @@ class _Planned:
 class _Plans:
     """One plan after another, and the record of what was named."""
 
-    def __init__(self, arguments: argparse.Namespace, metrics: Metrics, state: PreemptionState) -> None:
+    def __init__(self, arguments: ExtendOptions, metrics: Metrics, state: PreemptionState) -> None:
         self._arguments = arguments
         self._metrics = metrics
         self._state = state
@@ -246,7 +243,7 @@ class _Plans:
 
 def _plan(
     sender: multiprocessing.connection.Connection,
-    arguments: argparse.Namespace,
+    arguments: ExtendOptions,
     named: tuple[FoundChange, ...],
 ) -> None:
     """Plan in a process of its own, and send what came of it."""

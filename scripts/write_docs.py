@@ -159,14 +159,14 @@ def _rightsizer_metrics() -> str:
 
 
 def _rightsizer_options() -> str:
+    flags = [flag for group in options.ALL for flag in options.flags_of(group) if flag.has_variable]
     rows = (
         (
-            f"`{option.flag}`",
-            f"`{option.default}`" if option.default else "",
-            f"{option.help}; {option.details}" if option.details else option.help,
+            f"`{flag.flag}`",
+            f"`{flag.settings['default']}`" if flag.settings["default"] else "",
+            f"{flag.settings['help']}; {flag.details}" if flag.details else flag.settings["help"],
         )
-        for group in options.ALL
-        for option in group
+        for flag in flags
     )
     return table(("flag", "default", "meaning"), rows)
 

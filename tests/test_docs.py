@@ -211,9 +211,9 @@ def test_state_page_names_every_store_in_code_and_no_other() -> None:
 
 def test_apply_help_names_every_result_and_docs_explain_it() -> None:
     """apply --help lists each result of an outcome; docs/rightsizer.md has a row for it."""  # noqa: D403 - a command's name
-    from rightsizer.cli.flags import _APPLY_EPILOG  # noqa: PLC0415 - the text itself
+    from rightsizer.cli.flags import ApplyOptions  # noqa: PLC0415 - the text itself
 
-    outcomes = _APPLY_EPILOG.partition("outcomes:")[2].partition("examples:")[0]
+    outcomes = ApplyOptions.epilog.partition("outcomes:")[2].partition("examples:")[0]
     page = (DOCS / "rightsizer.md").read_text()
     assert all(re.search(rf"\b{result}\b", outcomes) for result in Result if result != Result.UNTRUSTED)
     assert all(re.search(rf"^\| `{result}` \| \S", page, re.MULTILINE) for result in Result)

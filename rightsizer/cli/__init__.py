@@ -4,7 +4,6 @@ One file for each command, with `run` for its work, here or in a package that bu
 its command is given, so that --help answers at once.
 """
 
-import argparse
 import contextlib
 import ctypes
 import errno
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from rightsizer.cli.flags import Command, add_all
 from rightsizer.cli.ledger_parts import LedgerParts
 from rightsizer.cli.messages import complain, log_to_stderr, see_help, see_roles
-from rightsizer.cli.options import Parser, check_variables
+from rightsizer.cli.options import OutputOptions, Parser, check_variables
 from rightsizer.errors import RequestRefused, RightsizerError, UsageError
 
 INTERRUPTED = 130
@@ -61,14 +60,14 @@ def prepare() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-def main(root: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+def main(root: Parser, argv: Sequence[str] | None) -> int:
     """Run one command; returns the exit code. Only --log-level debug shows a traceback."""
     prepare()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # noqa: PLC0415 - only when a shell asks for completions
 
         argcomplete.autocomplete(root, print_suppressed=True)
-    arguments = root.parse_args(argv)
+    arguments: OutputOptions = root.parse_args(argv)
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
     try:
         check_variables(os.environ)
@@ -102,7 +101,7 @@ def main(root: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     return code
 
 
-def parser(ledger: LedgerParts, others: Mapping[str, Sequence[Command]]) -> argparse.ArgumentParser:
+def parser(ledger: LedgerParts, others: Mapping[str, Sequence[Command]]) -> Parser:
     """All commands and flags, with those of other packages; a command's module is below its package."""
     root = Parser(
         prog="gpu-rightsizer",

@@ -1,6 +1,5 @@
 """`gpu-rightsizer apply`: reconcile, show the plan, ask, make the changes that rules enforce, and verify them."""
 
-import argparse
 import contextlib
 import pathlib
 import secrets
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rightsizer.cli.connection import span_of
 from rightsizer.cli.cycle import ActingCycle, found_open, lease_of, require_state, run_context_of
 from rightsizer.cli.filters import chosen_of, selection_of
-from rightsizer.cli.ledger_parts import ledger_parts
+from rightsizer.cli.flags import ApplyOptions
 from rightsizer.cli.messages import note
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Interrupts, PlanSession, confirmed, require_answer, utc_now
@@ -33,7 +32,7 @@ _NOT_THERE = "no workload of its UID holds GPUs here: it is gone or stopped, or 
 FAILED = frozenset({Result.REFUSED, Result.UNKNOWN, Result.SKIPPED})
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: ApplyOptions) -> int:
     """One cycle, shown to a person, who is asked before anything is changed."""
     saved = _saved_plan(arguments.plan)
     verify_s = span_of("--verify-for", arguments.verify_for).total_seconds()
@@ -41,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.save)
     session = PlanSession(arguments)
     _name_other_cluster(arguments.plan, saved, session.cluster.name)
-    recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name)
+    recorder = arguments.ledger_parts.recorder(arguments, session.cluster.name)
     undo = f"gpu-rightsizer undo --run {session.run}"
     reporter = OutcomeReporter(arguments, session.run, undo=undo, cluster=session.cluster.name)
     person = _Person(arguments, session, reporter, saved, verify_s)
     with contextlib.ExitStack() as stack:
-        context = run_context_of(arguments, session)
+        context = run_context_of(session)
         require_state(session)
         lease = lease_of(arguments, secrets.token_hex(4))
         stack.enter_context(LeaderElector(lease, is_optional=False, report=note))
@@ -66,7 +65,7 @@ class _Person:
 
     def __init__(
         self,
-        arguments: argparse.Namespace,
+        arguments: ApplyOptions,
         session: PlanSession,
         reporter: OutcomeReporter,
         saved: SavedPlan | None,
@@ -128,18 +127,18 @@ def _question(decisions: Sequence[Decision]) -> str:
     return f"{what}, freeing {count(freed)}?" if freed >= 0 else f"{what}, adding {count(-freed)}?"
 
 
-def _saved_plan(path: str | None) -> SavedPlan | None:
+def _saved_plan(path: pathlib.Path | None) -> SavedPlan | None:
     if path is None:
         return None
     try:
-        text = pathlib.Path(path).read_text()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f'--plan "{path}": cannot be read: {problem}') from error
-    return read_saved_plan(text, source=path)
+    return read_saved_plan(text, source=str(path))
 
 
-def _name_other_cluster(path: str | None, saved: SavedPlan | None, here: ClusterName) -> None:
+def _name_other_cluster(path: pathlib.Path | None, saved: SavedPlan | None, here: ClusterName) -> None:
     """Say where the saved plan was made, if not here: one cluster may have several addresses, so it is no error."""
     if saved and saved.cluster and saved.cluster.server != here.server:
         note(f"{path} is of {saved.cluster.words}; its workloads are looked for, by UID, in {here.words}")

@@ -1,10 +1,7 @@
 """`gpu-rightsizer breaker`, `pause` and `resume`: show, reset and stop all changes."""
 
-import argparse
-import pathlib
-from collections.abc import Callable, Mapping
-
 from rightsizer.cli.connection import cluster_settings, span_of
+from rightsizer.cli.flags import BreakerOptions, PauseOptions, ResumeOptions
 from rightsizer.cli.plan_session import program_version, utc_now
 from rightsizer.cli.reporter import show
 from rightsizer.errors import ConfigurationError, RequestRefused, UsageError
@@ -30,25 +27,28 @@ from rightsizer.report.outcomes import state_document, state_text
 _LONGEST_REASON = 500
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: BreakerOptions | PauseOptions | ResumeOptions) -> int:
     """One of the commands."""
     cluster = Cluster(cluster_settings(arguments))
     store = ControlStateStore(cluster, arguments.state_namespace)
-    commands: Mapping[str, Callable[[], State]] = {
-        "show": store.read,
-        "reset": lambda: _reset(arguments, store),
-        "accept-growth": lambda: _accept(arguments, cluster, store),
-        "pause": lambda: _pause(arguments, cluster, store),
-        "resume": lambda: _resume(arguments, store),
-    }
-    state = commands[arguments.breaker_command]()
+    match arguments:
+        case PauseOptions():
+            state = _pause(arguments, cluster, store)
+        case ResumeOptions():
+            state = _resume(arguments, store)
+        case BreakerOptions(action="reset"):
+            state = _reset(arguments, store)
+        case BreakerOptions(action="accept-growth"):
+            state = _accept(arguments, cluster, store)
+        case BreakerOptions():
+            state = store.read()
     at = utc_now()
     show(arguments, state_text(state, at), state_document(state, at), cluster=cluster.name)
     return 0
 
 
-def _reason(arguments: argparse.Namespace) -> str:
-    reason: str = " ".join(arguments.reason.split())
+def _reason(arguments: BreakerOptions | PauseOptions) -> str:
+    reason = " ".join(arguments.reason.split())
     if not reason:
         raise UsageError("--reason: is empty; say why, for other operators")
     if len(reason) > _LONGEST_REASON:
@@ -56,17 +56,17 @@ def _reason(arguments: argparse.Namespace) -> str:
     return reason
 
 
-def _reset(arguments: argparse.Namespace, store: ControlStateStore) -> State:
+def _reset(arguments: BreakerOptions, store: ControlStateStore) -> State:
     reason = _reason(arguments)
     return store.change(
         lambda state: State(closed(state.latch, utc_now(), reason), state.pauses, state.scope)
     )
 
 
-def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlStateStore) -> State:
+def _accept(arguments: BreakerOptions, cluster: Cluster, store: ControlStateStore) -> State:
     if not arguments.policy:
         raise UsageError("breaker accept-growth needs --policy: whose rules are to be accepted?")
-    loaded = load(pathlib.Path(arguments.policy))
+    loaded = load(arguments.policy)
     own = arguments.state_namespace
     queues = loaded.policy.queues
     fleet = build_fleet(read_cluster(cluster, RECORDABLE_KINDS, state_namespace=own, queues=queues))
@@ -76,7 +76,7 @@ def _accept(arguments: argparse.Namespace, cluster: Cluster, store: ControlState
     return store.change(lambda state: accepted(state, scope))
 
 
-def _pause(arguments: argparse.Namespace, cluster: Cluster, store: ControlStateStore) -> State:
+def _pause(arguments: PauseOptions, cluster: Cluster, store: ControlStateStore) -> State:
     reason, at = _reason(arguments), utc_now()
     until = None
     if arguments.span:
@@ -99,7 +99,7 @@ def _require_namespace(cluster: Cluster, name: str) -> None:
         raise ConfigurationError(f'--namespace "{name}": {refused.detail}') from refused
 
 
-def _resume(arguments: argparse.Namespace, store: ControlStateStore) -> State:
+def _resume(arguments: ResumeOptions, store: ControlStateStore) -> State:
     namespace = arguments.namespace or ""
     before = store.read()
     if not any(pause.namespace == namespace for pause in before.pauses):

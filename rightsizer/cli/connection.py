@@ -1,6 +1,5 @@
 """From the values of flags to settings, times and names. Errors name the flag and the remedy, never a credential."""
 
-import argparse
 import dataclasses
 import datetime
 import pathlib
@@ -9,7 +8,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rightsizer.cli.options import path_of
+from rightsizer.cli.options import ClusterOptions, InstanceOptions, PrometheusOptions
 from rightsizer.config import (
     ClusterSettings,
     InvalidDurationError,
@@ -31,7 +30,7 @@ G = TypeVar("G")
 T = TypeVar("T")
 
 
-def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
+def prometheus_settings(arguments: PrometheusOptions) -> PrometheusSettings:
     """The Prometheus to ask.
 
     Raises:
@@ -42,13 +41,13 @@ def prometheus_settings(arguments: argparse.Namespace) -> PrometheusSettings:
     read = problems.attempt
     settings = PrometheusSettings(
         url=read(_url, arguments.prometheus_url, None),
-        token_file=path_of(arguments.prometheus_token_file),
+        token_file=arguments.prometheus_token_file,
         user=arguments.prometheus_user or None,
-        password_file=path_of(arguments.prometheus_password_file),
+        password_file=arguments.prometheus_password_file,
         sigv4_region=read(_region, arguments.prometheus_sigv4_region, None),
-        client_cert_file=path_of(arguments.prometheus_client_cert_file),
-        client_key_file=path_of(arguments.prometheus_client_key_file),
-        ca_file=path_of(arguments.prometheus_ca_file),
+        client_cert_file=arguments.prometheus_client_cert_file,
+        client_key_file=arguments.prometheus_client_key_file,
+        ca_file=arguments.prometheus_ca_file,
         skip_verify=read(_switch, arguments.prometheus_insecure_skip_verify, False),  # noqa: FBT003
         headers=read(_headers, arguments.prometheus_header, {}),
         labels=read(_labels, arguments.prometheus_label, {}),
@@ -118,7 +117,7 @@ def _credentials(settings: PrometheusSettings) -> list[str]:
     return [flag for flag, is_given in given.items() if is_given]
 
 
-def _missing_url(settings: PrometheusSettings, arguments: argparse.Namespace) -> Iterator[str]:
+def _missing_url(settings: PrometheusSettings, arguments: PrometheusOptions) -> Iterator[str]:
     """What cannot go without a URL.
 
     Whoever may create a Service may label it as a Prometheus. So what is found is sent no credential, and nothing is
@@ -256,7 +255,7 @@ def _region(text: str | None) -> str | None:
     return text or None
 
 
-def signal_terms(arguments: argparse.Namespace, labels: Mapping[str, str]) -> SourceSettings:
+def signal_terms(arguments: PrometheusOptions, labels: Mapping[str, str]) -> SourceSettings:
     """What is given about the signals.
 
     Raises:
@@ -278,21 +277,21 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def cluster_settings(arguments: argparse.Namespace) -> ClusterSettings:
+def cluster_settings(arguments: ClusterOptions) -> ClusterSettings:
     """The API server, and the resources that count as GPUs there.
 
     Raises:
         UsageError: A resource name is invalid.
     """
     return ClusterSettings(
-        path_of(arguments.kubeconfig),
+        arguments.kubeconfig,
         arguments.context or None,
         gpu_resources=gpu_resources(arguments),
         is_read_only=arguments.command == "mcp",
     )
 
 
-def gpu_resources(arguments: argparse.Namespace) -> tuple[str, ...]:
+def gpu_resources(arguments: ClusterOptions) -> tuple[str, ...]:
     """Resources that count as GPUs beyond the known ones.
 
     Raises:
@@ -310,13 +309,13 @@ def gpu_resources(arguments: argparse.Namespace) -> tuple[str, ...]:
 _INSTANCE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
-def instance_of(arguments: argparse.Namespace) -> str:
+def instance_of(arguments: InstanceOptions) -> str:
     """The unique name of this instance; empty if none is set.
 
     Raises:
         UsageError: It is no name.
     """
-    name: str = getattr(arguments, "instance", None) or ""
+    name = arguments.instance or ""
     if name and (len(name) > LONGEST_WORD or not _INSTANCE.fullmatch(name)):
         raise UsageError(
             f'--instance "{name}": write up to {LONGEST_WORD} letters and digits, with -_. within'

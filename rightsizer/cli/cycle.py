@@ -1,6 +1,5 @@
 """One cycle of `apply` and `run`: state, Lease, plan, writes, verification and notifications."""
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -16,6 +15,7 @@ from rightsizer.changes.memory import MemoryStore
 from rightsizer.cli.connection import cluster_settings
 from rightsizer.cli.ledger_parts import CycleRecorder
 from rightsizer.cli.messages import complain, progress
+from rightsizer.cli.options import ClusterStateOptions
 from rightsizer.cli.plan_session import PlanSession, utc_now
 from rightsizer.errors import ClusterError, ConfigurationError, RequestRefused, RightsizerError
 from rightsizer.execute.control_state import ActionGate, ControlStateStore
@@ -184,12 +184,12 @@ def _counted(gate: ActionGate) -> Iterator[None]:
         raise
 
 
-def run_context_of(arguments: argparse.Namespace, session: PlanSession) -> RunContext:
+def run_context_of(session: PlanSession) -> RunContext:
     """The context of every write of a run."""
     return RunContext(
         cluster=session.cluster,
         run=session.run,
-        state_namespace=arguments.state_namespace,
+        state_namespace=session.own,
         instance=session.instance,
         clock=session.clock,
         evicts=session.evicts,
@@ -197,7 +197,7 @@ def run_context_of(arguments: argparse.Namespace, session: PlanSession) -> RunCo
     )
 
 
-def lease_of(arguments: argparse.Namespace, token: str) -> Lease:
+def lease_of(arguments: ClusterStateOptions, token: str) -> Lease:
     """The Lease that a writer holds, with a connection of its own.
 
     `token` is random: a restarted container has the same host name and process id.

@@ -1,12 +1,12 @@
 """`gpu-rightsizer doctor`: check connectivity, permissions, metrics and policy, with remedies. Only reads."""
 
-import argparse
 import functools
 import sys
 
 import yaml
 
 from rightsizer.cli.connection import cluster_settings, prometheus_settings, signal_terms
+from rightsizer.cli.flags import DoctorOptions
 from rightsizer.cli.options import wants_colour
 from rightsizer.cli.plan_session import policy_of, utc_now
 from rightsizer.cli.reporter import show
@@ -19,7 +19,7 @@ from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import Prometheus
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: DoctorOptions) -> int:
     """Ask, judge, tell; 1 where there is a problem."""
     if arguments.roles:
         sys.stdout.write(yaml.safe_dump_all(roles(arguments.state_namespace), sort_keys=False))
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(one.status is Status.ERROR for _, one in found) else 0
 
 
-def _fact_sources(arguments: argparse.Namespace) -> FactSources:
+def _fact_sources(arguments: DoctorOptions) -> FactSources:
     """Whom to ask.
 
     Raises:

@@ -1,11 +1,8 @@
 """From the filter flags of plan and apply to the workloads that are shown or changed. Errors name flag and remedy."""
 
-import argparse
-from collections.abc import Iterable, Mapping
-
-from rightsizer.cli.options import require_one_of
+from rightsizer.cli.flags import FilterOptions
 from rightsizer.errors import UsageError
-from rightsizer.model import FindingName, Plan, Verdict
+from rightsizer.model import Plan
 from rightsizer.report.selection import (
     InvalidSelectorError,
     Requirement,
@@ -18,7 +15,7 @@ from rightsizer.report.selection import (
 _SHOWN = 5
 
 
-def selection_of(arguments: argparse.Namespace) -> Selection:
+def selection_of(arguments: FilterOptions) -> Selection:
     """What the flags choose.
 
     Raises:
@@ -27,20 +24,22 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
     for name in arguments.workloads:
         if len(name.split("/")) != len(("namespace", "kind", "name")) or not all(name.split("/")):
             raise UsageError(f"{name}: write NAMESPACE/KIND/NAME, such as research/Deployment/eval-server")
-    given = vars(arguments)
-    known: Mapping[str, Iterable[str]] = {"verdict": Verdict, "finding": FindingName}
-    for flag, values in known.items():
-        for text in given[flag]:
-            require_one_of(f"--{flag}", text, tuple(values))
-    flags = ("namespace", "selector", "verdict", "finding", "class", "owner")
-    texts = [*arguments.workloads, *(f"{flag} {one}" for flag in flags for one in given[flag])]
+    given = {
+        "namespace": arguments.namespace,
+        "selector": arguments.selector,
+        "verdict": arguments.verdict,
+        "finding": arguments.finding,
+        "class": arguments.priority_class,
+        "owner": arguments.owner,
+    }
+    texts = [*arguments.workloads, *(f"{flag} {text}" for flag, values in given.items() for text in values)]
     return Selection(
         workloads=tuple(arguments.workloads),
         namespaces=tuple(arguments.namespace),
         labels=tuple(one for text in arguments.selector for one in _requirements(text)),
         verdicts=frozenset(arguments.verdict),
         findings=frozenset(arguments.finding),
-        classes=tuple(given["class"]),
+        classes=tuple(arguments.priority_class),
         owners=tuple(arguments.owner),
         text=", ".join(texts),
     )

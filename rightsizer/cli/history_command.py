@@ -1,27 +1,25 @@
 """`gpu-rightsizer history`: changes and how they ended."""
 
-import argparse
 import datetime
 import logging
-import pathlib
 from collections.abc import Sequence
 
 from rightsizer.changes.memory import change_key
 from rightsizer.cli.connection import cluster_settings, instant_of
-from rightsizer.cli.plan_session import utc_now
+from rightsizer.cli.flags import HistoryOptions
+from rightsizer.cli.plan_session import policy_of, utc_now
 from rightsizer.cli.reporter import show
 from rightsizer.errors import ClusterError, UsageError
 from rightsizer.execute.listing import list_changes, list_events, read_memory
 from rightsizer.execute.notify import notify_of_changes
 from rightsizer.kube.cluster import Cluster
 from rightsizer.model import FoundChange, ObjectRef
-from rightsizer.policy.policy_file import load
 from rightsizer.report.outcomes import history_document, history_text
 
 log = logging.getLogger(__name__)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: HistoryOptions) -> int:
     """Read, choose, print. Nothing is changed."""
     since = instant_of("--since", arguments.since, utc_now()) if arguments.since else None
     if arguments.workload and arguments.workload.count("/") != 2:  # noqa: PLR2004 - what it is written with
@@ -52,10 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _send_digest(
-    arguments: argparse.Namespace, cluster: Cluster, items: Sequence[FoundChange], since: datetime.datetime
+    arguments: HistoryOptions, cluster: Cluster, items: Sequence[FoundChange], since: datetime.datetime
 ) -> None:
     """Send the changes that the memory has: whoever may change an object may write others into it."""
-    policy = load(pathlib.Path(arguments.policy)).policy
+    policy = policy_of(arguments).policy
     memory = read_memory(cluster, arguments.state_namespace)
     if memory is None:
         raise ClusterError("--notify: the ConfigMaps with earlier changes cannot be read; see doctor --roles")
@@ -65,5 +63,5 @@ def _send_digest(
         log.warning("%s", problem)
 
 
-def _is_meant(arguments: argparse.Namespace, ref: ObjectRef) -> bool:
+def _is_meant(arguments: HistoryOptions, ref: ObjectRef) -> bool:
     return not arguments.workload or str(ref) == arguments.workload

@@ -1,9 +1,9 @@
 """The ledger as `plan`, `apply` and `run` use it; another package keeps it, and the program's entry hands it in."""
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from rightsizer.cli.options import LedgerOptions
 from rightsizer.model import ClusterName, Outcome, Plan
 
 if TYPE_CHECKING:  # --help and completions would wait for it
@@ -28,7 +28,7 @@ class CycleRecorder(Protocol):
 class LedgerParts(Protocol):
     """Makes the parts of the ledger; imports what they need only then."""
 
-    def recorder(self, arguments: argparse.Namespace, cluster: ClusterName) -> CycleRecorder | None:
+    def recorder(self, arguments: LedgerOptions, cluster: ClusterName) -> CycleRecorder | None:
         """The recorder that --ledger asks for; None without it.
 
         Raises:
@@ -40,9 +40,3 @@ class LedgerParts(Protocol):
     def page(self, ledger: str | None) -> Page:
         """The page of a ledger that `run` serves."""
         ...
-
-
-def ledger_parts(arguments: argparse.Namespace) -> LedgerParts:
-    """The parts that the program's entry handed in."""
-    parts: LedgerParts = arguments.ledger_parts
-    return parts

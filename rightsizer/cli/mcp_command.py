@@ -3,7 +3,6 @@
 https://modelcontextprotocol.io/specification/2026-07-28
 """
 
-import argparse
 import contextlib
 import dataclasses
 import threading
@@ -14,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 
 from rightsizer.cli.connection import cluster_settings, instant_of, prometheus_settings
+from rightsizer.cli.flags import McpOptions
 from rightsizer.cli.plan_session import PlanSession, policy_of, program_version, utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.execute.listing import list_changes, list_events, read_memory
@@ -64,7 +64,7 @@ _Name = Annotated[
 ]
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: McpOptions) -> int:
     """Answer on standard input and output until the client closes them."""
     # What is invalid ends the program; what cannot be reached is the answer to a question.
     prometheus_settings(arguments)
@@ -96,7 +96,7 @@ def _strict(function: Callable[..., dict[str, Any]]) -> Tool:
 class _Tools:
     """One method for each tool: its docstring and the types of its arguments are what the assistant reads."""
 
-    _arguments: argparse.Namespace
+    _arguments: McpOptions
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     _priced: PricedPlan | None = None
     _made: float = 0.0

@@ -1,4 +1,7 @@
-"""Flags that several commands share, and their environment twins. Light to import, so that --help answers at once."""
+"""Records of the flags that commands share, with their environment twins. Light to import, so that --help is fast.
+
+A field of a record is a flag: a command's parser has the flags of its record, and parsing makes the record.
+"""
 
 import argparse
 import dataclasses
@@ -6,12 +9,15 @@ import difflib
 import os
 import pathlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NoReturn, TextIO
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO, dataclass_transform
 
 from rightsizer.cli.messages import complain, see_help
 from rightsizer.config import FIND_OUT, MAX_SAMPLES
 from rightsizer.errors import UsageError
+
+if TYPE_CHECKING:
+    from rightsizer.cli.ledger_parts import LedgerParts
 
 ENVIRONMENT_PREFIX = "GPU_RIGHTSIZER_"
 _SERVICE_LINK = re.compile(
@@ -72,12 +78,17 @@ class Parser(argparse.ArgumentParser):
             self.error(self._unknown(unknown[0].partition("=")[0]))
         return parsed, []
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - argparse's
+        """Parse to the record of the command."""
+        given = vars(super().parse_args(args, namespace))
+        return given.pop("record")(**given)
+
     def _unknown(self, text: str) -> str:
         if not text.startswith("-"):
             return f'unexpected argument "{text}"'
         if text in _GONE:
             return f"{text}: {_GONE[text]}"
-        if text == STATE_FILE[0].flag:
+        if text == "--state-file":
             return f"unknown flag {text}; run has it"
         if text in {"-n", "--namespace"}:
             return f"unknown flag {text}; plan, apply, pause and resume have it"
@@ -124,314 +135,154 @@ def require_one_of(name: str, text: str, values: Collection[str]) -> None:
         raise UsageError(f"{what}: must be one of {', '.join(values)}{_did_you_mean(text, values)}")
 
 
-def file_name(text: str) -> str:
+def file_name(text: str) -> pathlib.Path:
     """A file that must be named where the flag is given: an empty name, as of an unset variable, would mean none."""
     if not text:
         raise argparse.ArgumentTypeError("the name of the file is empty; leave the flag out to do without")
-    return text
+    return pathlib.Path(text)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Option:
-    """One flag.
+def path_of(text: str) -> pathlib.Path | None:
+    """The file that is named; None without a name."""
+    return pathlib.Path(text) if text else None
+
+
+@dataclasses.dataclass(slots=True)
+class Flag:
+    """A flag or an argument.
 
     Attributes:
-        metavar: What its value is called in the help; a flag without a value (true or false in the environment)
-            has none.
-        default: Its value where neither flag nor environment gives one; a string, as the environment's would be.
-        read: What reads it from the command line; an empty variable counts as none.
-        choices: All values, if it has only some; an empty variable counts as none.
+        settings: As argparse has them; `values` are those of a choice. A default is a string where there is a variable.
+        flag: Its name on the command line, by default that of the field.
+        short: Its name of one letter.
         details: More about it, only for the docs.
+        has_variable: Whether it has an environment twin; of a flag with a type or values, an empty one counts as none.
+        is_positional: Whether it is an argument.
+        field: The name of its field.
     """
 
-    flag: str
-    metavar: str
-    help: str
-    default: str | None = None
-    read: Callable[[str], str] = str
-    choices: tuple[str, ...] = ()
+    settings: dict[str, Any]
+    flag: str = ""
+    short: str = ""
     details: str = ""
+    has_variable: bool = False
+    is_positional: bool = False
+    field: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.field, self.flag = name, self.flag or f"--{name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:
         """Its environment twin."""
         return ENVIRONMENT_PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
 
-
-PROMETHEUS = (
-    Option(
-        "--prometheus-url",
-        "URL",
-        "base URL; plan and doctor can also find it",
-        details="other servers with its API work too",
-    ),
-    Option("--prometheus-token-file", "FILE", "file with a bearer token"),
-    Option("--prometheus-user", "NAME", "user for basic authentication"),
-    Option("--prometheus-password-file", "FILE", "file with this user's password"),
-    Option(
-        "--prometheus-sigv4-region",
-        "REGION",
-        "AWS region of Amazon Managed Prometheus",
-        details="signs requests (SigV4)",
-    ),
-    Option("--prometheus-client-cert-file", "FILE", "client certificate (PEM)"),
-    Option("--prometheus-client-key-file", "FILE", "key of the client certificate (PEM)"),
-    Option("--prometheus-ca-file", "FILE", "CA certificates (PEM) of the server"),
-    Option(
-        "--prometheus-insecure-skip-verify",
-        "",
-        "accept any certificate",
-        details="an attacker in between can then invent metrics",
-    ),
-    Option("--prometheus-timeout", "DURATION", "deadline of one query", default="100s"),
-    Option("--prometheus-parallel", "N", "concurrent queries, 1 to 4", default="2"),
-    Option(
-        "--prometheus-max-samples",
-        "N",
-        "server's --query.max-samples",
-        default=str(MAX_SAMPLES),
-        details="one query uses at most half of it",
-    ),
-    Option(
-        "--signals",
-        "NAME|FILE",
-        "the exporter's metric names",
-        default=FIND_OUT,
-        details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's names",
-    ),
-    Option(
-        "--exporter-namespace",
-        "NAMES",
-        "namespaces of the exporters",
-        details="separated by commas; GPU series of other pods are ignored; default: the namespace with scraped "
-        "pods on most GPU nodes",
-    ),
-    Option(
-        "--recording-rules",
-        "MODE",
-        "recorded data: auto, trusted, off",
-        default="auto",
-        choices=("auto", "trusted", "off"),
-        details="auto uses them if the server evaluates exactly the shipped rules; trusted does not check",
-    ),
-)
-_CONNECTION = frozenset(
-    option
-    for option in PROMETHEUS
-    if option.flag.startswith("--prometheus-") and option.flag != "--prometheus-url"
-)
-"""What few users need: `--help-prometheus` shows it."""
-KUBECONFIG = (
-    Option(
-        "--kubeconfig",
-        "FILE",
-        "kubeconfig file",
-        details="default: $KUBECONFIG, ~/.kube/config or the pod's account",
-    ),
-    Option("--context", "NAME", "context of the kubeconfig"),
-)
-GPU_RESOURCES = (
-    Option(
-        "--gpu-resource",
-        "NAMES",
-        "more resource names that count as GPUs",
-        details="separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
-    ),
-)
-CLUSTER = (*KUBECONFIG, *GPU_RESOURCES)
-PRICES = (
-    Option(
-        "--prices",
-        "FILE",
-        "prices per GPU model and hour",
-        details="for nodes without an OpenCost price; before the shipped lists",
-    ),
-)
-CLUSTER_NAME = (
-    Option(
-        "--cluster-name",
-        "NAME",
-        "name of the cluster in messages and the ledger",
-        details="default: the context of the kubeconfig",
-    ),
-)
-LEDGER = (
-    Option(
-        "--ledger",
-        "DIR",
-        "keep cycles in a directory or bucket",
-        details="such as s3://NAME/DIR, for report",
-    ),
-    Option("--team-label", "LABEL", "label that names teams", default="team"),
-)
-POLICY = (Option("--policy", "FILE", "policy file", details="without one, gpu-rightsizer only advises"),)
-POLICY_FILE = (Option("--policy", "FILE", "policy file"),)
-STATE_FILE = (
-    Option(
-        "--state-file",
-        "FILE",
-        "keep queried slots here for the next process",
-        read=file_name,
-    ),
-)
-SCHEDULE = (
-    Option("--every", "DURATION", "time between cycles", details="default: 15m"),
-    Option(
-        "--schedule",
-        "CRON",
-        "cron schedule, overrides --every",
-        details="such as '0 3 * * 1-5', @daily or '@every 15m'",
-    ),
-    Option("--time-zone", "ZONE", "IANA time zone of the schedule", default="UTC"),
-    Option("--jitter", "DURATION", "maximum random delay added to each run"),
-    Option(
-        "--listen",
-        "HOST:PORT",
-        "address of /metrics and health",
-        default=":9401",
-        details="/metrics, /report, /healthz and /readyz",
-    ),
-)
-EXTENDER = (
-    Option("--extender-listen", "HOST:PORT", "address for kube-scheduler", default=":9402"),
-    Option("--tls-cert-file", "FILE", "certificate (PEM); without, plain HTTP", read=file_name),
-    Option("--tls-key-file", "FILE", "key of the certificate (PEM)", read=file_name),
-    Option("--client-ca-file", "FILE", "CA certificates of who may ask", read=file_name),
-)
-STATE = (
-    Option(
-        "--state-namespace",
-        "NAME",
-        "namespace for state",
-        default="gpu-rightsizer",
-        details="breaker, pauses and manifests of evicted pods",
-    ),
-)
-INSTANCE = (
-    Option(
-        "--instance",
-        "NAME",
-        "unique name, if several run in one cluster",
-        details="default: the state namespace",
-    ),
-)
-LOG = (
-    Option(
-        "--log-level",
-        "LEVEL",
-        "debug, info, warning or error",
-        default="warning",
-        choices=("debug", "info", "warning", "error"),
-        details="on stderr; info adds requests, debug queries and decisions",
-    ),
-    Option(
-        "--log-format",
-        "FORMAT",
-        "text or json",
-        default="text",
-        choices=("text", "json"),
-        details="also of what run reports on stdout; json has each change",
-    ),
-)
+    def add(self, group: argparse._ActionsContainer, *, hidden: bool = False) -> None:
+        """Add it to a parser or a group; the environment's value is its default."""
+        settings = {**self.settings} if self.is_positional else {"dest": self.field, **self.settings}
+        if self.has_variable:
+            default = settings["default"]
+            given = os.environ.get(self.variable, default)
+            if settings.keys() & {"type", "values"}:
+                given = given or default
+            several = [given] if given else []
+            settings["default"] = several if settings.get("action") is Several else given
+            settings["help"] += f" [{default}]" if default else ""
+        if hidden:
+            settings["help"] = argparse.SUPPRESS
+        add = add_choice if "values" in settings else type(group).add_argument
+        names = [self.field] if self.is_positional else [name for name in (self.short, self.flag) if name]
+        add(group, *names, **settings)
 
 
-ALL = (
-    *(POLICY, PRICES, LEDGER, CLUSTER_NAME, PROMETHEUS, CLUSTER, STATE),
-    *(INSTANCE, STATE_FILE, SCHEDULE, EXTENDER, LOG),
+def option(metavar: str | None, words: str, default: str | None = None, **more: Any) -> Any:  # noqa: ANN401 - the field says what it is
+    """A field that is a flag with an environment twin."""
+    return _flag(metavar, words, default=default, has_variable=True, **more)
+
+
+def flag(metavar: str | None, words: str, default: str | None = None, **more: Any) -> Any:  # noqa: ANN401 - as above
+    """A field that is a flag without an environment twin."""
+    return _flag(metavar, words, default=default, **more)
+
+
+def path(words: str, **more: Any) -> Any:  # noqa: ANN401 - as above
+    """A field that is a flag with an environment twin and names a file; an empty name is none."""
+    return option("FILE", words, type=path_of, **more)
+
+
+def repeatable(metavar: str, words: str, **more: Any) -> Any:  # noqa: ANN401 - as above
+    """A field that is a list, one value from each of several flags."""
+    return _flag(metavar, words, action="append", default=[], **more)
+
+
+def switch(words: str, short: str = "") -> Any:  # noqa: ANN401 - as above
+    """A field that is true where its flag is given."""
+    return Flag({"help": words, "action": "store_true"}, short=short)
+
+
+def argument(metavar: str, words: str, **more: Any) -> Any:  # noqa: ANN401 - as above
+    """A field that is an argument."""
+    return _flag(metavar, words, is_positional=True, **more)
+
+
+def _flag(metavar: str | None, words: str, **more: Any) -> Flag:  # noqa: ANN401 - as above
+    own = {field.name: more.pop(field.name) for field in dataclasses.fields(Flag) if field.name in more}
+    return Flag({"metavar": metavar, "help": words, **more}, **own)
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(option, path, flag, repeatable, switch, argument),
 )
-"""Every flag with a variable, in the order of the docs."""
+class Options:
+    """Values of the flags of one command, from the command line and the environment.
 
-
-def check_variables(environment: Mapping[str, str]) -> None:
-    """Refuse variables with the prefix that are of no flag.
-
-    Raises:
-        UsageError: There is one.
+    Attributes:
+        title: Of the fields of this class in the help; without one they are among the general flags.
+        epilog: The end of the help.
+        command: The command, or the one with whose module it is.
+        package: That of the module.
+        prog: The words before the flags.
     """
-    known = {option.variable for options in ALL for option in options}
-    for name in sorted(environment):
-        is_link = _SERVICE_LINK.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX))
-        if name in _GONE:
-            raise UsageError(f"{name}: {_GONE[name]}")
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not is_link:
-            raise UsageError(f"unknown variable {name}{_did_you_mean(name, known, 0.8)}")
+
+    title: ClassVar[str] = ""
+    epilog: ClassVar[str] = ""
+    command: str
+    package: str
+    prog: str
+
+    def __init_subclass__(cls, *, title: str = "") -> None:
+        cls.title = title
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - by field
+        vars(self).update(values)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name} cannot be changed")
 
 
-def add_options(parser: argparse._ActionsContainer, title: str, options: tuple[Option, ...]) -> None:
-    """Add a group of flags, or without a title to a group; the environment's value is the default of each."""
-    group = parser.add_argument_group(title) if title else parser
-    for option in options:
-        _add_option(group, option, hidden=option in _CONNECTION)
-    if options is PROMETHEUS:
-        _add_pairs(group, hidden=True)
-        group.add_argument(
-            "--help-prometheus",
-            action=_HelpPrometheus,
-            nargs=0,
-            help="credentials, TLS and limits of queries",
-        )
+def flags_of(options: type[Options]) -> Iterator[Flag]:
+    """The flags that a class declares itself."""
+    return (value for value in vars(options).values() if isinstance(value, Flag))
 
 
-def _add_option(group: argparse._ActionsContainer, option: Option, *, hidden: bool) -> None:
-    default = os.environ.get(option.variable, option.default)
-    if option.read is not str or option.choices:
-        default = default or option.default
-    words = f"{option.help} [{option.default}]" if option.default else option.help
-    words = argparse.SUPPRESS if hidden else words
-    if option.choices:
-        add_choice(
-            group, option.flag, values=option.choices, metavar=option.metavar, default=default, help=words
-        )
-    elif option.metavar:
-        group.add_argument(option.flag, metavar=option.metavar, default=default, help=words, type=option.read)
-    else:
-        group.add_argument(option.flag, action="store_const", const="true", default=default, help=words)
+def add_options(parser: argparse.ArgumentParser, options: type[Options]) -> None:
+    """Add the flags of a record, each in the group of its class: its own first, then those of its bases.
+
+    A flag that is declared again stays in its place.
+    """
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for owner in (cls for cls in options.__mro__ if issubclass(cls, Options)):
+        for name in (flag.field for flag in flags_of(owner) if not hasattr(super(owner, owner), flag.field)):
+            flag: Flag = getattr(options, name)
+            title = "" if flag.is_positional else owner.title
+            groups[title] = groups.get(title) or parser.add_argument_group(title)
+            flag.add(groups[title], hidden=name.startswith("prometheus_") and name != "prometheus_url")
+    parser.set_defaults(record=options)
 
 
-def _add_pairs(group: argparse._ActionsContainer, *, hidden: bool) -> None:
-    """Add the repeatable flags of Prometheus, which have no environment twin."""
-    for flag, metavar, words in (
-        ("--prometheus-header", "HEADER", "NAME: VALUE or NAME=@FILE, for each query"),
-        ("--prometheus-label", "NAME=VALUE", "only use series with this label"),
-    ):
-        shown = argparse.SUPPRESS if hidden else words
-        group.add_argument(flag, metavar=metavar, action="append", default=[], help=shown)
-
-
-class _HelpPrometheus(argparse.Action):
-    """Prints the flags that `--help` leaves out, and exits."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
-        values: Any,  # noqa: ANN401, ARG002 - argparse's signature
-        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
-    ) -> None:
-        """Print them."""
-        shown = Parser(prog=parser.prog, add_help=False)
-        group = shown.add_argument_group("connection to Prometheus")
-        for option in PROMETHEUS:
-            _add_option(group, option, hidden=False)
-        _add_pairs(group, hidden=False)
-        shown.print_help()
-        parser.exit()
-
-
-def add_repeatable(parser: argparse._ActionsContainer, option: Option, dest: str, words: str) -> None:
-    """Add a flag that may be given several times; without it the environment's value is the only one."""
-    given = os.environ.get(option.variable)
-    parser.add_argument(
-        option.flag,
-        metavar=option.metavar,
-        action=_Several,
-        default=[given] if given else [],
-        dest=dest,
-        help=f"{words}; repeatable",
-    )
-
-
-class _Several(argparse.Action):
+class Several(argparse.Action):
     """Flags replace the environment's value, and add to each other."""
 
     def __call__(
@@ -448,40 +299,249 @@ class _Several(argparse.Action):
         setattr(namespace, self.dest, [*([] if known is self.default else known), values])
 
 
-def add_common(
-    parser: argparse.ArgumentParser,
-    forms: Collection[str] = ("table", "json", "yaml"),
-    *,
-    default: str | None = "table",
-) -> None:
-    """Add the flags about what is printed; without forms there is nothing to choose."""
-    group = parser.add_argument_group("output")
-    if forms:
-        help_ = f"{', '.join(forms)} [table]"
-        add_choice(group, "-o", "--output", values=forms, metavar="FORMAT", default=default, help=help_)
-    add_choice(
-        group,
-        "--color",
-        values=("auto", "always", "never"),
-        metavar="WHEN",
-        default="auto",
-        help="auto, always or never [auto]",
+class _HelpPrometheus(argparse.Action):
+    """Prints the flags that `--help` leaves out, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:  # noqa: ANN401 - argparse's signature
+        """Print them."""
+        shown = Parser(prog=parser.prog, add_help=False)
+        group = shown.add_argument_group("connection to Prometheus")
+        for flag in flags_of(PrometheusOptions):
+            if flag.field != self.dest:
+                flag.add(group)
+        shown.print_help()
+        parser.exit()
+
+
+class PrometheusOptions(Options, title="metrics"):
+    """Prometheus, and the names of its metrics; `--help-prometheus` shows what few users need."""
+
+    prometheus_url: str | None = option(
+        "URL", "base URL; plan and doctor can also find it", details="other servers with its API work too"
     )
-    add_options(group, "", LOG)
+    prometheus_token_file: pathlib.Path | None = path("file with a bearer token")
+    prometheus_user: str | None = option("NAME", "user for basic authentication")
+    prometheus_password_file: pathlib.Path | None = path("file with this user's password")
+    prometheus_sigv4_region: str | None = option(
+        "REGION", "AWS region of Amazon Managed Prometheus", details="signs requests (SigV4)"
+    )
+    prometheus_client_cert_file: pathlib.Path | None = path("client certificate (PEM)")
+    prometheus_client_key_file: pathlib.Path | None = path("key of the client certificate (PEM)")
+    prometheus_ca_file: pathlib.Path | None = path("CA certificates (PEM) of the server")
+    prometheus_insecure_skip_verify: str | None = option(
+        None,
+        "accept any certificate",
+        details="an attacker in between can then invent metrics",
+        action="store_const",
+        const="true",
+    )
+    prometheus_timeout: str = option("DURATION", "deadline of one query", "100s")
+    prometheus_parallel: str = option("N", "concurrent queries, 1 to 4", "2")
+    prometheus_max_samples: str = option(
+        "N", "server's --query.max-samples", str(MAX_SAMPLES), details="one query uses at most half of it"
+    )
+    signals: str = option(
+        "NAME|FILE",
+        "the exporter's metric names",
+        FIND_OUT,
+        details="auto (detected), dcgm, dcgm-4.9, gpu-exporter, or a file with another exporter's names",
+    )
+    exporter_namespace: str | None = option(
+        "NAMES",
+        "namespaces of the exporters",
+        details="separated by commas; GPU series of other pods are ignored; default: the namespace with scraped "
+        "pods on most GPU nodes",
+    )
+    recording_rules: str = option(
+        "MODE",
+        "recorded data: auto, trusted, off",
+        "auto",
+        values=("auto", "trusted", "off"),
+        details="auto uses them if the server evaluates exactly the shipped rules; trusted does not check",
+    )
+    prometheus_header: list[str] = repeatable("HEADER", "NAME: VALUE or NAME=@FILE, for each query")
+    prometheus_label: list[str] = repeatable("NAME=VALUE", "only use series with this label")
+    help_prometheus: None = flag(
+        None, "credentials, TLS and limits of queries", action=_HelpPrometheus, nargs=0
+    )
 
 
-def wants_colour(arguments: argparse.Namespace, stream: TextIO) -> bool:
+class ClusterOptions(Options, title="cluster"):
+    """The API server, and what counts as a GPU there."""
+
+    kubeconfig: pathlib.Path | None = path(
+        "kubeconfig file", details="default: $KUBECONFIG, ~/.kube/config or the pod's account"
+    )
+    context: str | None = option("NAME", "context of the kubeconfig")
+    gpu_resource: str | None = option(
+        "NAMES",
+        "more resource names that count as GPUs",
+        details="separated by commas, with wildcard *; NAME=shares, amount or part sets the unit",
+    )
+
+
+class PriceOptions(Options):
+    """Prices."""
+
+    prices: pathlib.Path | None = path(
+        "prices per GPU model and hour",
+        details="for nodes without an OpenCost price; before the shipped lists",
+    )
+
+
+class ClusterNameOptions(Options):
+    """How people call the cluster."""
+
+    cluster_name: str | None = option(
+        "NAME",
+        "name of the cluster in messages and the ledger",
+        details="default: the context of the kubeconfig",
+    )
+
+
+class LedgerOptions(ClusterNameOptions):
+    """The ledger; `ledger_parts` keep it."""
+
+    ledger_parts: "LedgerParts"
+    ledger: str | None = option(
+        "DIR", "keep cycles in a directory or bucket", details="such as s3://NAME/DIR, for report"
+    )
+    team_label: str = option("LABEL", "label that names teams", "team")
+
+
+class PolicyOptions(Options):
+    """The policy file."""
+
+    policy: pathlib.Path | None = path("policy file", details="without one, gpu-rightsizer only advises")
+
+
+class StateFileOptions(Options):
+    """The file of kept slots."""
+
+    state_file: pathlib.Path | None = option(
+        "FILE", "keep queried slots here for the next process", type=file_name
+    )
+
+
+class ScheduleOptions(Options, title="schedule"):
+    """The schedule of cycles, and where their metrics are served."""
+
+    every: str | None = option("DURATION", "time between cycles", details="default: 15m")
+    schedule: str | None = option(
+        "CRON", "cron schedule, overrides --every", details="such as '0 3 * * 1-5', @daily or '@every 15m'"
+    )
+    time_zone: str = option("ZONE", "IANA time zone of the schedule", "UTC")
+    jitter: str | None = option("DURATION", "maximum random delay added to each run")
+    listen: str = option(
+        "HOST:PORT",
+        "address of /metrics and health",
+        ":9401",
+        details="/metrics, /report, /healthz and /readyz",
+    )
+
+
+class ExtenderOptions(Options, title="questions"):
+    """Where kube-scheduler asks."""
+
+    extender_listen: str = option("HOST:PORT", "address for kube-scheduler", ":9402")
+    tls_cert_file: pathlib.Path | None = option(
+        "FILE", "certificate (PEM); without, plain HTTP", type=file_name
+    )
+    tls_key_file: pathlib.Path | None = option("FILE", "key of the certificate (PEM)", type=file_name)
+    client_ca_file: pathlib.Path | None = option("FILE", "CA certificates of who may ask", type=file_name)
+
+
+class StateOptions(Options, title="cluster"):
+    """Where state is kept."""
+
+    state_namespace: str = option(
+        "NAME",
+        "namespace for state",
+        "gpu-rightsizer",
+        details="breaker, pauses and manifests of evicted pods",
+    )
+
+
+class ClusterStateOptions(ClusterOptions, StateOptions):
+    """The API server, and where state is kept there."""
+
+
+class InstanceOptions(ClusterStateOptions, title="cluster"):
+    """One of several instances in a cluster."""
+
+    instance: str | None = option(
+        "NAME", "unique name, if several run in one cluster", details="default: the state namespace"
+    )
+
+
+class OutputOptions(Options, title="output"):
+    """Colours and logs."""
+
+    color: str = flag("WHEN", "auto, always or never [auto]", "auto", values=("auto", "always", "never"))
+    log_level: str = option(
+        "LEVEL",
+        "debug, info, warning or error",
+        "warning",
+        values=("debug", "info", "warning", "error"),
+        details="on stderr; info adds requests, debug queries and decisions",
+    )
+    log_format: str = option(
+        "FORMAT",
+        "text or json",
+        "text",
+        values=("text", "json"),
+        details="also of what run reports on stdout; json has each change",
+    )
+
+
+ALL: tuple[type[Options], ...] = (
+    *(PolicyOptions, PriceOptions, LedgerOptions, ClusterNameOptions, PrometheusOptions, ClusterOptions),
+    *(StateOptions, InstanceOptions, StateFileOptions, ScheduleOptions, ExtenderOptions, OutputOptions),
+)
+"""Every record with variables, in the order of the docs."""
+
+
+def check_variables(environment: Mapping[str, str]) -> None:
+    """Refuse variables with the prefix that are of no flag.
+
+    Raises:
+        UsageError: There is one.
+    """
+    known = {flag.variable for options in ALL for flag in flags_of(options) if flag.has_variable}
+    for name in sorted(environment):
+        is_link = _SERVICE_LINK.fullmatch(name.removeprefix(ENVIRONMENT_PREFIX))
+        if name in _GONE:
+            raise UsageError(f"{name}: {_GONE[name]}")
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not is_link:
+            raise UsageError(f"unknown variable {name}{_did_you_mean(name, known, 0.8)}")
+
+
+class FormOptions(OutputOptions, title="output"):
+    """The form of a result."""
+
+    output: str = flag(
+        "FORMAT", "table, json, yaml [table]", "table", short="-o", values=("table", "json", "yaml")
+    )
+
+
+class SessionOptions(PolicyOptions, PriceOptions, PrometheusOptions, InstanceOptions):
+    """What a plan is made from."""
+
+
+class AskingOptions(FormOptions):
+    """Commands that ask a person, and then change something."""
+
+    yes: bool = switch("do not ask", short="-y")
+    save: pathlib.Path | None = flag("FILE", "also write the outcomes as JSON", type=file_name)
+
+
+def wants_colour(arguments: OutputOptions, stream: TextIO) -> bool:
     """Whether to colour what goes to a stream; NO_COLOR is respected (https://no-color.org)."""
     if arguments.color != "auto":
-        return bool(arguments.color == "always")
+        return arguments.color == "always"
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def width_of(stream: TextIO) -> int:
     """Columns of the terminal behind a stream; 80 if it is none, or a narrower one."""
     return max(WIDTH, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else WIDTH
-
-
-def path_of(text: str | None) -> pathlib.Path | None:
-    """What a flag that names a file says; nothing where it is not given, or empty."""
-    return pathlib.Path(text) if text else None

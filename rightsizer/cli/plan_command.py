@@ -1,15 +1,12 @@
 """`gpu-rightsizer plan`: judge every GPU workload and say what should happen. Only reads."""
 
-import argparse
 import datetime
-import pathlib
 import sys
 
 from rightsizer import report
 from rightsizer.cli.connection import instant_of
 from rightsizer.cli.filters import chosen_of, selection_of
-from rightsizer.cli.flags import CHANGES_PROPOSED
-from rightsizer.cli.ledger_parts import ledger_parts
+from rightsizer.cli.flags import CHANGES_PROPOSED, PlanOptions
 from rightsizer.cli.messages import note, progress
 from rightsizer.cli.options import wants_colour, width_of
 from rightsizer.cli.plan_session import Look, PlanSession, utc_now
@@ -26,23 +23,23 @@ from rightsizer.report.terminal import Paint
 from rightsizer.text import safe
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: PlanOptions) -> int:
     """Make and print the plan."""
     require_writable(arguments.save)
     require_new_folder(arguments.patches)
     selection = selection_of(arguments)
-    arguments.output = arguments.output or (report.EXPLAIN if arguments.workloads else report.TABLE)
+    form = arguments.output or (report.EXPLAIN if arguments.workloads else report.TABLE)
     look = _look(arguments)
     if arguments.ledger and look.why:
         raise UsageError(
             f"--ledger records the cluster as it is now, but this plan cannot be applied: {look.why}"
         )
     session = PlanSession(arguments, look)
-    recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name) if arguments.ledger else None
+    recorder = arguments.ledger_parts.recorder(arguments, session.cluster.name) if arguments.ledger else None
     with progress():
         whole = session.observe()
         plan = chosen_of(whole, selection)
-        if arguments.output in report.DRAWN:
+        if form in report.DRAWN:
             plan = session.with_profiles(plan)
         accounts, prices = session.account(plan)
     if recorder is not None:
@@ -54,14 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
         save_files(arguments.patches, files)
         for line in without:
             note(safe(line))
-    _print(arguments, plan, accounts, prices)
+    paint = Paint(colour=wants_colour(arguments, sys.stdout), width=width_of(sys.stdout))
+    _print(form, paint, plan, accounts, prices)
     return CHANGES_PROPOSED if arguments.detailed_exitcode and plan.enforced else 0
 
 
-def _print(arguments: argparse.Namespace, plan: Plan, accounts: CostSummary, prices: Prices) -> None:
+def _print(form: str, paint: Paint, plan: Plan, accounts: CostSummary, prices: Prices) -> None:
     """Print in the chosen format; JSON piece by piece, to save memory with large fleets."""
-    paint = Paint(colour=wants_colour(arguments, sys.stdout), width=width_of(sys.stdout))
-    match arguments.output:
+    match form:
         case report.TABLE:
             sys.stdout.write(plan_text(plan, accounts, prices, paint))
         case report.EXPLAIN:
@@ -72,13 +69,11 @@ def _print(arguments: argparse.Namespace, plan: Plan, accounts: CostSummary, pri
             sys.stdout.write(report.form(name)(plan, accounts, prices))
 
 
-def _look(arguments: argparse.Namespace) -> Look:
+def _look(arguments: PlanOptions) -> Look:
     """What the plan is to be about.
 
     Raises:
         UsageError: The time is invalid, or has no zone.
     """
-    objects = pathlib.Path(arguments.cluster_objects) if arguments.cluster_objects else None
-    if not arguments.at:
-        return Look(objects=objects)
-    return Look(instant_of("--at", arguments.at, utc_now()).astimezone(datetime.UTC), objects)
+    at = instant_of("--at", arguments.at, utc_now()).astimezone(datetime.UTC) if arguments.at else None
+    return Look(at, arguments.cluster_objects)

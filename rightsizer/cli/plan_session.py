@@ -1,6 +1,5 @@
 """What the commands share: connections, the plan, confirmation by a person, and interrupts."""
 
-import argparse
 import dataclasses
 import datetime
 import functools
@@ -19,6 +18,7 @@ from rightsizer import prices
 from rightsizer.changes.memory import ChangeMemory, MemoryStore
 from rightsizer.cli.connection import cluster_settings, instance_of, prometheus_settings, signal_terms
 from rightsizer.cli.messages import note
+from rightsizer.cli.options import AskingOptions, ClusterNameOptions, PolicyOptions, SessionOptions
 from rightsizer.errors import EvidenceIncomplete, PrometheusError, RequestRefused, UsageError
 from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.execute.control_state import ControlStateStore
@@ -100,7 +100,7 @@ class PlanSession:
 
     def __init__(
         self,
-        arguments: argparse.Namespace,
+        arguments: SessionOptions,
         look: Look = NOW,
         *,
         machine: Callable[[], datetime.datetime] | None = None,
@@ -113,10 +113,10 @@ class PlanSession:
         settings = prometheus_settings(arguments)
         self.policy = policy_of(arguments)
         self._labels = settings.labels
-        self.own: str = getattr(arguments, "state_namespace", None) or OWN_NAMESPACE
+        self.own = arguments.state_namespace or OWN_NAMESPACE
         self.instance = instance_of(arguments) or self.own
-        self._cluster_name: str | None = getattr(arguments, "cluster_name", None)
-        self._prices = prices.load(pathlib.Path(arguments.prices) if arguments.prices else None)
+        self._cluster_name = arguments.cluster_name if isinstance(arguments, ClusterNameOptions) else None
+        self._prices = prices.load(arguments.prices)
         self._terms = signal_terms(arguments, settings.labels)
         self._settings = cluster_settings(arguments)
         self._look = look
@@ -340,12 +340,12 @@ def new_run(at: datetime.datetime) -> str:
     return f"{at:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
-def policy_of(arguments: argparse.Namespace) -> LoadedPolicy:
+def policy_of(arguments: PolicyOptions) -> LoadedPolicy:
     """The policy file, or without one the built-in policy."""
-    return load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
+    return load(arguments.policy) if arguments.policy else BUILT_IN
 
 
-def require_answer(arguments: argparse.Namespace) -> None:
+def require_answer(arguments: AskingOptions) -> None:
     """Refuse early, with a UsageError, if there is neither a terminal nor --yes."""
     if not arguments.yes and not sys.stdin.isatty():
         raise UsageError(
@@ -353,7 +353,7 @@ def require_answer(arguments: argparse.Namespace) -> None:
         )
 
 
-def confirmed(arguments: argparse.Namespace, cluster: ClusterName, question: str) -> bool:
+def confirmed(arguments: AskingOptions, cluster: ClusterName, question: str) -> bool:
     """Whether the person agrees; anything but yes is no."""
     if arguments.yes:
         return True

@@ -1,7 +1,5 @@
 """`gpu-rightsizer policy`: check a policy file, explain what it says about a workload, or write one to start from."""
 
-import argparse
-import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +7,9 @@ from typing import Any
 import yaml
 
 from rightsizer.cli.connection import cluster_settings
+from rightsizer.cli.flags import AdmissionOptions, CheckOptions, ExplainOptions, InitOptions, RbacOptions
 from rightsizer.cli.messages import note
+from rightsizer.cli.options import StateOptions
 from rightsizer.cli.plan_session import policy_of, utc_now
 from rightsizer.errors import UsageError
 from rightsizer.guardrails.admission import admission_gaps, admission_policies, grant_gaps
@@ -34,14 +34,24 @@ from rightsizer.policy.schema import Policy
 from rightsizer.text import count, safe, safe_lines
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: CheckOptions | ExplainOptions | InitOptions | RbacOptions | AdmissionOptions) -> int:
     """Run the subcommand."""
-    text: str = _COMMANDS[arguments.policy_command](arguments)
+    match arguments:
+        case CheckOptions():
+            text = _check(arguments)
+        case ExplainOptions():
+            text = _explain(arguments)
+        case InitOptions():
+            text = starting_policy(read_priority_classes(Cluster(cluster_settings(arguments))))
+        case RbacOptions():
+            text = _rbac(arguments)
+        case AdmissionOptions():
+            text = _admission(arguments)
     sys.stdout.write(safe_lines(text))
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> str:
+def _check(arguments: CheckOptions) -> str:
     """Check the file, and its names against the cluster; say whom each rule is about.
 
     Raises:
@@ -50,7 +60,7 @@ def _check(arguments: argparse.Namespace) -> str:
     path = arguments.file or arguments.policy
     if not path:
         raise UsageError("which policy file? policy check FILE, or --policy, or GPU_RIGHTSIZER_POLICY")
-    loaded = load(pathlib.Path(path))
+    loaded = load(path)
     rules = count(len(loaded.policy.rules), "rule")
     if arguments.offline:
         return safe(f"{path}: good: {rules}, not asked of a cluster") + "\n"
@@ -72,7 +82,7 @@ def _concerned(book: PolicyEvaluator) -> Iterator[str]:
         yield f"{count(protected, 'workload')} are protected from every policy"
 
 
-def _explain(arguments: argparse.Namespace) -> str:
+def _explain(arguments: ExplainOptions) -> str:
     """Walk the rules for one workload."""
     parts = arguments.workload.split("/")
     if len(parts) != len(("namespace", "kind", "name")) or not all(parts):
@@ -93,12 +103,7 @@ def _explain(arguments: argparse.Namespace) -> str:
 _SHOWN = 5
 
 
-def _init(arguments: argparse.Namespace) -> str:
-    """A policy to start from."""
-    return starting_policy(read_priority_classes(Cluster(cluster_settings(arguments))))
-
-
-def _book(arguments: argparse.Namespace, loaded: LoadedPolicy, fleet: Fleet) -> PolicyEvaluator:
+def _book(arguments: StateOptions, loaded: LoadedPolicy, fleet: Fleet) -> PolicyEvaluator:
     return PolicyEvaluator(loaded.policy, fleet, at=utc_now(), own=arguments.state_namespace)
 
 
@@ -106,7 +111,7 @@ def _fleet(cluster: Cluster, policy: Policy, namespace: str | None = None) -> Fl
     return build_fleet(read_cluster(cluster, RECORDABLE_KINDS, namespace=namespace, queues=policy.queues))
 
 
-def _rbac(arguments: argparse.Namespace) -> str:
+def _rbac(arguments: RbacOptions) -> str:
     """What the policy's actions need of RBAC."""
     policy = policy_of(arguments).policy
     _note(grant_gaps(policy))
@@ -119,7 +124,7 @@ def _rbac(arguments: argparse.Namespace) -> str:
     return _rendered(found)
 
 
-def _admission(arguments: argparse.Namespace) -> str:
+def _admission(arguments: AdmissionOptions) -> str:
     """Print the admission guardrails."""
     policy = policy_of(arguments).policy
     classes = arguments.protected_class
@@ -138,6 +143,3 @@ def _note(gaps: Iterable[str]) -> None:
 
 def _rendered(documents: Sequence[Mapping[str, Any]]) -> str:
     return yaml.safe_dump_all(documents, sort_keys=False, width=1000)
-
-
-_COMMANDS = {"check": _check, "explain": _explain, "init": _init, "rbac": _rbac, "admission": _admission}

@@ -1,6 +1,5 @@
 """Reports the outcome of each item to people as it happens, and to programs as a document at the end."""
 
-import argparse
 import contextlib
 import dataclasses
 import os
@@ -9,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from rightsizer.cli.options import wants_colour
+from rightsizer.cli.options import AskingOptions, FormOptions, wants_colour
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ConfigurationError, RightsizerError
 from rightsizer.model import ClusterName, ObjectRef, Outcome, Result
@@ -21,7 +20,7 @@ IN_THE_DARK = "the run was ended in the middle of it: it is unknown whether it t
 
 
 def show(
-    arguments: argparse.Namespace,
+    arguments: FormOptions,
     text: str,
     document: Mapping[str, Any],
     *,
@@ -46,7 +45,7 @@ class OutcomeReporter:
     """
 
     def __init__(
-        self, arguments: argparse.Namespace, run: str | None, *, undo: str, cluster: ClusterName | None = None
+        self, arguments: AskingOptions, run: str | None, *, undo: str, cluster: ClusterName | None = None
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._cluster = cluster
@@ -144,7 +143,7 @@ def _write(stream: TextIO, text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def require_writable(path: str | None) -> None:
+def require_writable(path: pathlib.Path | None) -> None:
     """Check before any change that --save can be written.
 
     Raises:
@@ -152,18 +151,18 @@ def require_writable(path: str | None) -> None:
     """
     if path is None:
         return
-    is_new = not pathlib.Path(path).exists()
+    is_new = not path.exists()
     try:
-        with pathlib.Path(path).open("a"):
+        with path.open("a"):
             pass
     except OSError as error:
         raise ConfigurationError(f'--save "{path}": cannot be written: {error.strerror}') from error
     if is_new:
         with contextlib.suppress(OSError):
-            pathlib.Path(path).unlink()
+            path.unlink()
 
 
-def save(path: str | None, pieces: Iterable[str]) -> None:
+def save(path: pathlib.Path | None, pieces: Iterable[str]) -> None:
     """Write a document, piece by piece, where --save said.
 
     Raises:
@@ -172,20 +171,20 @@ def save(path: str | None, pieces: Iterable[str]) -> None:
     if path is None:
         return
     try:
-        with pathlib.Path(path).open("w") as file:
+        with path.open("w") as file:
             file.writelines(pieces)
     except OSError as error:
         raise RightsizerError(f'--save "{path}": cannot be written: {error.strerror}') from error
 
 
-def require_new_folder(path: str | None) -> None:
+def require_new_folder(path: pathlib.Path | None) -> None:
     """Check before the plan that --patches names no folder with files: these could be patches still in use.
 
     Raises:
         ConfigurationError: It does, or it is a file.
     """
     try:
-        if path is not None and any(pathlib.Path(path).iterdir()):
+        if path is not None and any(path.iterdir()):
             raise ConfigurationError(f'--patches "{path}": is not empty; name a new folder')
     except FileNotFoundError:
         pass
@@ -193,7 +192,7 @@ def require_new_folder(path: str | None) -> None:
         raise ConfigurationError(f'--patches "{path}": cannot be read: {error.strerror}') from error
 
 
-def save_files(path: str, files: Mapping[str, str]) -> None:
+def save_files(path: pathlib.Path, files: Mapping[str, str]) -> None:
     """Write files into a folder.
 
     Raises:
@@ -201,7 +200,7 @@ def save_files(path: str, files: Mapping[str, str]) -> None:
     """
     try:
         for name, text in files.items():
-            file = pathlib.Path(path, name)
+            file = path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
     except OSError as error:

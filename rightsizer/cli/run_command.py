@@ -1,12 +1,10 @@
 """`gpu-rightsizer run`: plan on a schedule, with --yes apply, publish metrics, until SIGTERM."""
 
-import argparse
 import contextlib
 import dataclasses
 import datetime
 import gc
 import logging
-import pathlib
 import secrets
 import signal
 import sys
@@ -19,9 +17,11 @@ from rightsizer.cli import state_file
 from rightsizer.cli.connection import cluster_settings, span_of
 from rightsizer.cli.crontab import Crontab, parse_schedule
 from rightsizer.cli.cycle import ActingCycle, lease_of, run_context_of
+from rightsizer.cli.flags import RunOptions
 from rightsizer.cli.http_endpoint import serving
-from rightsizer.cli.ledger_parts import CycleRecorder, ledger_parts
+from rightsizer.cli.ledger_parts import CycleRecorder
 from rightsizer.cli.messages import log_work
+from rightsizer.cli.options import ScheduleOptions
 from rightsizer.cli.pending_watch import PendingWatch
 from rightsizer.cli.plan_session import KeptState, PlanSession
 from rightsizer.cli.scheduler import MissedTicks, Soon, keep_running, longest_wait, trigger_of, zone_of
@@ -65,12 +65,12 @@ _REFUSED_S = 900.0
 """Time in seconds in which others go for pending pods before a workload whose change could not be made."""
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: RunOptions) -> int:
     """Check all settings once, then run until SIGTERM."""
     log_work(sys.stdout, as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
     session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle
-    recorder = ledger_parts(arguments).recorder(arguments, session.cluster.name)
+    recorder = arguments.ledger_parts.recorder(arguments, session.cluster.name)
     session.close()
     metrics = Metrics(acts=arguments.yes)
     metrics.set("schedule_longest_interval_seconds", longest_wait(schedule, jitter=jitter).total_seconds())
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = KeptTables(compared, full, verified_every=every)
     if arguments.state_file:
         with contextlib.closing(connect()) as cluster:
-            state_file.restore(tables, pathlib.Path(arguments.state_file), cluster)
+            state_file.restore(tables, arguments.state_file, cluster)
     kept = KeptState(objects, tables, {})
     cycles = _Cycles(arguments, metrics, lease, ticks, recorder, kept)
     with signals_held(), contextlib.ExitStack() as stack:
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             metrics.registry,
             alive=lambda: cycles.hung,
             ready=lambda: cycles.wrong,
-            report=ledger_parts(arguments).page(arguments.ledger),
+            report=arguments.ledger_parts.page(arguments.ledger),
         )
         port = stack.enter_context(served)
         mode = "changes are made" if lease else "only planning: --yes lets it act"
@@ -136,7 +136,7 @@ def signals_held() -> Iterator[None]:
 
 
 def when(
-    arguments: argparse.Namespace,
+    arguments: ScheduleOptions,
 ) -> tuple[Crontab | datetime.timedelta, datetime.tzinfo, datetime.timedelta | None]:
     """The schedule as the flags have it.
 
@@ -179,7 +179,7 @@ class _Cycles:
 
     def __init__(
         self,
-        arguments: argparse.Namespace,
+        arguments: RunOptions,
         metrics: Metrics,
         lease: Lease | None,
         ticks: MissedTicks | None,
@@ -319,7 +319,7 @@ class _Cycles:
             if self._lease is not None and acts:
                 self._metrics.set("leader", 1)
                 session.cluster.before_writing = self._lease.require_held
-                self._act(session, run_context_of(self._arguments, session))
+                self._act(session, run_context_of(session))
                 return
             plan = session.observe()
             prices = session.prices(plan.at)
@@ -333,7 +333,7 @@ class _Cycles:
     def _save(self, cluster: Cluster) -> None:
         """Save the slots that were read, also by a cycle that failed later."""
         if self._arguments.state_file and self._kept.tables is not None:
-            state_file.save(self._kept.tables, pathlib.Path(self._arguments.state_file), cluster)
+            state_file.save(self._kept.tables, self._arguments.state_file, cluster)
 
     def _publish(self, plan: Plan, prices: Prices) -> None:
         blocks = {block.code for one in plan.decisions for block in one.blockers}

@@ -1,6 +1,5 @@
 """`gpu-rightsizer undo`: list changes, or revert them."""
 
-import argparse
 import contextlib
 import datetime
 import logging
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 
 from rightsizer.cli.connection import cluster_settings, instant_of
 from rightsizer.cli.cycle import change_sizes, lease_of
+from rightsizer.cli.flags import UndoOptions
 from rightsizer.cli.messages import note
 from rightsizer.cli.plan_session import (
     Interrupts,
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _SUGGESTED = 5
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: UndoOptions) -> int:
     """Find, choose, ask, revert, report."""
     chosen = bool(arguments.workloads or arguments.run or arguments.since)
     if chosen and arguments.all:
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(one.result not in good and one.ref not in final for one in reporter.outcomes) else 0
 
 
-def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+def _take_lease(arguments: UndoOptions, stack: contextlib.ExitStack) -> None:
     """Take the Lease if possible, so that no other run begins.
 
     An undo never waits for it and needs no right to it: every write names the version that was read.
@@ -103,7 +103,7 @@ def _take_lease(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> N
 _Span = tuple[datetime.datetime, datetime.datetime] | None
 
 
-def _span(arguments: argparse.Namespace) -> _Span:
+def _span(arguments: UndoOptions) -> _Span:
     """The time span of --since and --until.
 
     Raises:
@@ -129,7 +129,7 @@ def _within(items: Sequence[UndoItem], span: _Span) -> list[UndoItem]:
     return [item for item in items if item.record is not None and since <= item.record.at <= until]
 
 
-def _choose(items: Sequence[UndoItem], arguments: argparse.Namespace) -> list[UndoItem]:
+def _choose(items: Sequence[UndoItem], arguments: UndoOptions) -> list[UndoItem]:
     if arguments.all or (arguments.since and not (arguments.workloads or arguments.run)):
         return list(items)
     if arguments.run:

@@ -1,80 +1,41 @@
 """Commands of the history: backtest, tune and report, and the ledger of other commands. Light to import, for --help."""
 
-import argparse
+import pathlib
 
 from rightsizer.cli.flags import Command
 from rightsizer.cli.ledger_parts import CycleRecorder, Page
 from rightsizer.cli.options import (
-    CLUSTER_NAME,
-    GPU_RESOURCES,
-    KUBECONFIG,
-    LEDGER,
-    POLICY_FILE,
-    PRICES,
-    PROMETHEUS,
-    STATE,
-    Option,
-    add_choice,
-    add_common,
-    add_options,
-    add_repeatable,
+    ClusterNameOptions,
+    ClusterOptions,
+    ClusterStateOptions,
+    FormOptions,
+    LedgerOptions,
+    OutputOptions,
+    PolicyOptions,
+    PriceOptions,
+    PrometheusOptions,
+    Several,
     file_name,
+    flag,
+    option,
+    repeatable,
+    switch,
 )
 from rightsizer.model import ClusterName
 from rightsizer_history.ledger import BY
 from rightsizer_history.report import BACKTEST_FORMS, LEDGER_FORMS
 
-_BACKTEST = """\
-Replays policies over the history in Prometheus: GPU-hours that they would have
-freed, and the workloads that would have worked again. Compares them with simple
-rules, and with the best result that was possible. Learns from the first third
-of the history, and replays the rest. Only reads, except that --publish writes
-one ConfigMap.
-"""
-
-_BACKTEST_EPILOG = """\
-examples:
-  gpu-rightsizer backtest --policy policy.yaml --enforce --from 30d
-  gpu-rightsizer backtest --policy policy.yaml --notify --save report.html
-"""
-
-_TUNE = """\
-Finds waiting times, notices and headroom that cost least with the history in
-Prometheus: idle GPU-hours against mistakes. Learns from the first half, shows
-what it would free in the second, and prints a policy file. Only reads.
-"""
-
-_TUNE_EPILOG = """\
-example:
-  gpu-rightsizer tune --policy policy.yaml --price-of-a-mistake 24 > tuned.yaml
-"""
-
-_REPORT = """\
-Sums up what plans and changes left in the ledger: GPU-hours held, used, unused
-and unknown, their cost, what was reclaimed and what was returned.
-Reads only files, of one or many clusters.
-"""
-
-_REPORT_EPILOG = """\
-The ledger has what run, plan and apply record with --ledger. UTC days are
-whole. csv: the columns of FOCUS, a row for each workload and day.
-
-examples:
-  gpu-rightsizer report --ledger s3://gpus/ledger --since 30d --by team
-  gpu-rightsizer report --ledger ledger -o html > report.html
-"""
-
 
 class KeptLedger:
     """Parts of the ledger for `plan`, `apply` and `run`."""
 
-    def recorder(self, arguments: argparse.Namespace, cluster: ClusterName) -> CycleRecorder | None:
+    def recorder(self, arguments: LedgerOptions, cluster: ClusterName) -> CycleRecorder | None:
         """The recorder that --ledger asks for; None without it."""
         if not arguments.ledger:
             return None
         from rightsizer_history.cli.ledger_recorder import recorder_of  # noqa: PLC0415 - most clusters have no ledger
 
-        return recorder_of(arguments, cluster)
+        return recorder_of(arguments.ledger, arguments, cluster)
 
     def page(self, ledger: str | None) -> Page:
         """The page of a ledger that `run` serves."""
@@ -83,62 +44,100 @@ class KeptLedger:
         return ServedReport(ledger).answer
 
 
-def _backtest(parser: argparse.ArgumentParser) -> None:
-    add_repeatable(parser, POLICY_FILE[0], "policies", "policy file")
-    parser.add_argument("--enforce", action="store_true", help="as if rules with mode: advise enforced")
-    words = "also write the report, in the form of its ending"
-    parser.add_argument("--save", metavar="FILE", type=file_name, help=words)
-    words = "send the sums to notifications of the first policy"
-    parser.add_argument("--notify", action="store_true", help=words)
-    add_options(parser, "", CLUSTER_NAME)
-    words = "keep the sums for the metrics of run"
-    parser.add_argument("--publish", action="store_true", help=words)
-    _add_history(parser)
-    add_options(parser, "cluster, which tells exporters from other targets", (*KUBECONFIG, *STATE))
-    add_common(parser, BACKTEST_FORMS)
+class HistoryOptions(PriceOptions, PrometheusOptions, ClusterOptions, OutputOptions):
+    """The history that is replayed; the cluster tells exporters from other targets."""
 
-
-def _tune(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "", (Option("--policy", "FILE", "policy file to tune; default: the built-in one"),))
-    words = "what stopping a workload that works again costs"
-    parser.add_argument("--price-of-a-mistake", metavar="GPU-HOURS", required=True, help=words)
-    _add_history(parser)
-    add_options(parser, "cluster, which tells exporters from other targets", KUBECONFIG)
-    add_common(parser, forms=())
-
-
-def _add_history(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from", metavar="DURATION", default="30d", dest="since", help="history to read [30d]"
+    since: str = flag("DURATION", "history to read [30d]", "30d", flag="--from")
+    at: str | None = flag("TIME", "end of the history (RFC 3339 or 2h) [now]")
+    every: str = flag("DURATION", "time between cycles [1h]", "1h")
+    step: str = flag("DURATION", "resolution, 5m to 1h [10m]", "10m")
+    history: str | None = flag(
+        "DIR",
+        "keep what is read as Parquet files, a day each, and read only days that are missing: a directory, or a bucket "
+        "as s3://NAME/DIR",
     )
-    parser.add_argument("--at", metavar="TIME", help="end of the history (RFC 3339 or 2h) [now]")
-    parser.add_argument("--every", metavar="DURATION", default="1h", help="time between cycles [1h]")
-    parser.add_argument("--step", metavar="DURATION", default="10m", help="resolution, 5m to 1h [10m]")
-    words = "keep what is read as Parquet files, a day each, and read only days that are missing"
-    parser.add_argument(
-        "--history", metavar="DIR", help=f"{words}: a directory, or a bucket as s3://NAME/DIR"
+    part: str | None = flag(
+        "I/N", "read only this part of the GPUs into --history; part 0 of N waits for the others and reports"
     )
-    words = "read only this part of the GPUs into --history; part 0 of N waits for the others and reports"
-    parser.add_argument("--part", metavar="I/N", help=words)
-    words = "time that a return costs, on each of its GPUs [15m]"
-    parser.add_argument("--restart-cost", metavar="DURATION", default="15m", help=words)
-    add_options(parser, "", (*PRICES, *GPU_RESOURCES))
-    add_options(parser, "metrics", PROMETHEUS)
+    restart_cost: str = flag("DURATION", "time that a return costs, on each of its GPUs [15m]", "15m")
 
 
-def _report(parser: argparse.ArgumentParser) -> None:
-    add_repeatable(parser, LEDGER[0], "ledgers", "directory or bucket of recorded cycles")
-    parser.add_argument("--since", metavar="TIME", default="30d", help="begin (RFC 3339 or 7d) [30d]")
-    parser.add_argument("--until", metavar="TIME", help="end (RFC 3339 or 1d) [now]")
-    words = f"{', '.join(BY)} [namespace]"
-    add_choice(parser, "--by", values=BY, metavar="WHAT", default="namespace", help=words)
-    words = "only this cluster; repeatable"
-    parser.add_argument("--cluster", metavar="NAME", action="append", default=[], dest="clusters", help=words)
-    add_common(parser, LEDGER_FORMS)
+class BacktestOptions(HistoryOptions, ClusterNameOptions, ClusterStateOptions, FormOptions):
+    """Show what policies would have done.
+
+    Replays policies over the history in Prometheus: GPU-hours that they would have
+    freed, and the workloads that would have worked again. Compares them with simple
+    rules, and with the best result that was possible. Learns from the first third
+    of the history, and replays the rest. Only reads, except that --publish writes
+    one ConfigMap. The cluster tells exporters from other targets.
+    """
+
+    epilog = """
+        examples:
+          gpu-rightsizer backtest --policy policy.yaml --enforce --from 30d
+          gpu-rightsizer backtest --policy policy.yaml --notify --save report.html
+        """
+    policies: list[str] = option("FILE", "policy file; repeatable", flag="--policy", action=Several)
+    enforce: bool = switch("as if rules with mode: advise enforced")
+    save: pathlib.Path | None = flag(
+        "FILE", "also write the report, in the form of its ending", type=file_name
+    )
+    notify: bool = switch("send the sums to notifications of the first policy")
+    publish: bool = switch("keep the sums for the metrics of run")
+    output: str = flag(
+        "FORMAT", f"{', '.join(BACKTEST_FORMS)} [table]", "table", short="-o", values=BACKTEST_FORMS
+    )
+
+
+class TuneOptions(HistoryOptions, PolicyOptions):
+    """Find the waiting times that cost least.
+
+    Finds waiting times, notices and headroom that cost least with the history in
+    Prometheus: idle GPU-hours against mistakes. Learns from the first half, shows
+    what it would free in the second, and prints a policy file: that of --policy,
+    or else the built-in one, with other times. Only reads. The cluster tells
+    exporters from other targets.
+    """
+
+    epilog = """
+        example:
+          gpu-rightsizer tune --policy policy.yaml --price-of-a-mistake 24 > tuned.yaml
+        """
+    price_of_a_mistake: str = flag(
+        "GPU-HOURS", "what stopping a workload that works again costs", required=True
+    )
+
+
+class ReportOptions(FormOptions):
+    """Sum up GPU-hours and money over time.
+
+    Sums up what plans and changes left in the ledger: GPU-hours held, used, unused
+    and unknown, their cost, what was reclaimed and what was returned.
+    Reads only files, of one or many clusters.
+    """
+
+    epilog = """
+        The ledger has what run, plan and apply record with --ledger. UTC days are
+        whole. csv: the columns of FOCUS, a row for each workload and day.
+
+        examples:
+          gpu-rightsizer report --ledger s3://gpus/ledger --since 30d --by team
+          gpu-rightsizer report --ledger ledger -o html > report.html
+        """
+    ledgers: list[str] = option(
+        "DIR", "directory or bucket of recorded cycles; repeatable", flag="--ledger", action=Several
+    )
+    since: str = flag("TIME", "begin (RFC 3339 or 7d) [30d]", "30d")
+    until: str | None = flag("TIME", "end (RFC 3339 or 1d) [now]")
+    by: str = flag("WHAT", f"{', '.join(BY)} [namespace]", "namespace", values=BY)
+    clusters: list[str] = repeatable("NAME", "only this cluster; repeatable", flag="--cluster")
+    output: str = flag(
+        "FORMAT", f"{', '.join(LEDGER_FORMS)} [table]", "table", short="-o", values=LEDGER_FORMS
+    )
 
 
 COMMANDS: tuple[Command, ...] = (
-    ("backtest", "show what policies would have done", _BACKTEST, _BACKTEST_EPILOG, _backtest),
-    ("tune", "find the waiting times that cost least", _TUNE, _TUNE_EPILOG, _tune),
-    ("report", "sum up GPU-hours and money over time", _REPORT, _REPORT_EPILOG, _report),
+    Command("backtest", BacktestOptions),
+    Command("tune", TuneOptions),
+    Command("report", ReportOptions),
 )

@@ -3,7 +3,6 @@
 It only reads, except that --publish replaces one ConfigMap.
 """
 
-import argparse
 import dataclasses
 import datetime
 import logging
@@ -19,7 +18,6 @@ from rightsizer.cli.connection import (
     span_of,
 )
 from rightsizer.cli.messages import note, progress
-from rightsizer.cli.options import path_of
 from rightsizer.cli.reporter import require_writable, save
 from rightsizer.errors import RightsizerError, UsageError
 from rightsizer.execute.notify import notify_of_all_namespaces
@@ -35,6 +33,7 @@ from rightsizer_history.backtest.recording import Recording
 from rightsizer_history.backtest.replay import Replayed, Terms
 from rightsizer_history.backtest.standings import workload_of
 from rightsizer_history.backtest.summary import Summary, summarize
+from rightsizer_history.cli import BacktestOptions, HistoryOptions
 from rightsizer_history.cli.recorded_history import matched_labels, record
 from rightsizer_history.cli.replays import replays
 from rightsizer_history.report import BACKTEST_ENDINGS, BACKTEST_FORMS, form
@@ -73,7 +72,7 @@ class Question:
     restart: datetime.timedelta
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: BacktestOptions) -> int:
     """Read the history, replay it under each judge, print, and hand the result on."""
     asked = question_of(arguments)
     saved_form = _form_of(arguments.save)
@@ -81,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = _store(arguments)
     loaded = [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]
     policies = list(_policies(loaded, enforce=arguments.enforce))
-    table = prices.load(path_of(arguments.prices))
+    table = prices.load(arguments.prices)
     with progress():
         recording = record(arguments, asked.span, asked.step, [policy for _, policy in policies])
     if recording is None:
@@ -104,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _form_of(path: str | None) -> str | None:
+def _form_of(path: pathlib.Path | None) -> str | None:
     """The form of the file of --save, by its ending.
 
     Raises:
@@ -112,13 +111,13 @@ def _form_of(path: str | None) -> str | None:
     """
     if path is None:
         return None
-    ending = pathlib.PurePath(path).suffix
+    ending = path.suffix
     if ending not in BACKTEST_ENDINGS:
         raise UsageError(f'--save "{path}": must end in one of {", ".join(BACKTEST_ENDINGS)}')
     return BACKTEST_ENDINGS[ending]
 
 
-def _store(arguments: argparse.Namespace) -> LastBacktestStore | None:
+def _store(arguments: BacktestOptions) -> LastBacktestStore | None:
     """Where --publish writes. Made before the history is read, so that an unusable kubeconfig fails at once."""
     if not arguments.publish:
         return None
@@ -150,7 +149,7 @@ def _last(result: Backtest, recording: Recording, terms: Terms) -> LastBacktest:
     return LastBacktest(grid.end, (grid.steps - terms.first) * grid.step_s / 3600, tuple(figures))
 
 
-def _notify(policy: Policy, cluster: str, result: Backtest, path: str | None) -> list[str]:
+def _notify(policy: Policy, cluster: str, result: Backtest, path: pathlib.Path | None) -> list[str]:
     """Send the figures; the report is a file of this machine, or what this machine printed."""
     host = socket.gethostname()
     place = f"{path} of {host}" if path else f"output of {host}"
@@ -172,20 +171,17 @@ def notify_of_backtest(targets: Sequence[Target], cluster: str, result: Backtest
     )
 
 
-def question_of(arguments: argparse.Namespace) -> Question:
+def question_of(arguments: HistoryOptions) -> Question:
     """What the flags ask.
 
     Raises:
         UsageError: One of them is invalid.
     """
     length, step, every, restart = (
-        span_of(flag, getattr(arguments, name))
-        for flag, name in (
-            ("--from", "since"),
-            ("--step", "step"),
-            ("--every", "every"),
-            ("--restart-cost", "restart_cost"),
-        )
+        span_of("--from", arguments.since),
+        span_of("--step", arguments.step),
+        span_of("--every", arguments.every),
+        span_of("--restart-cost", arguments.restart_cost),
     )
     if not LEAST_STEP <= step <= LONGEST_STEP:
         raise UsageError(f'--step "{arguments.step}": write 5m to 1h')

@@ -1,9 +1,9 @@
 """What a cycle leaves in the ledger of --ledger; a failure is a warning and never ends a cycle."""
 
-import argparse
 import logging
 from collections.abc import Sequence
 
+from rightsizer.cli.options import LedgerOptions
 from rightsizer.errors import ConfigurationError, UsageError
 from rightsizer.model import ClusterName, Outcome, Plan
 from rightsizer.prices import Prices
@@ -44,7 +44,7 @@ class LedgerRecorder:
             log.warning("the changes of run %s are not in the ledger: %s", plan.run, error)
 
 
-def recorder_of(arguments: argparse.Namespace, cluster: ClusterName) -> LedgerRecorder:
+def recorder_of(ledger: str, arguments: LedgerOptions, cluster: ClusterName) -> LedgerRecorder:
     """The recorder that --ledger asks for.
 
     Raises:
@@ -57,6 +57,6 @@ def recorder_of(arguments: argparse.Namespace, cluster: ClusterName) -> LedgerRe
         raise UsageError(
             f"{FLAG} needs --cluster-name: {about}; write letters, digits, -, _ and ., at most 63, such as prod-eu"
         )
-    ledger = ClusterLedger(arguments.ledger, name)
-    ledger.check()
-    return LedgerRecorder(ledger, arguments.team_label)
+    books = ClusterLedger(ledger, name)
+    books.check()
+    return LedgerRecorder(books, arguments.team_label)

@@ -1,25 +1,24 @@
 """`gpu-rightsizer report`: what the ledgers of one or many clusters say about a period. Reads only files."""
 
-import argparse
 import datetime
 import sys
 
 from rightsizer.cli.connection import instant_of
-from rightsizer.cli.options import LEDGER
 from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import UsageError
 from rightsizer_history import report
+from rightsizer_history.cli import ReportOptions
 from rightsizer_history.ledger.files import FLAG
 from rightsizer_history.ledger.sums import LedgerReader, since_midnight
 from rightsizer_history.report.ledger import focus_csv
 
 TURN_ON = (
     f"report needs {FLAG}: the directory or bucket in which run, plan and apply keep their cycles with the same flag "
-    f"(variable {LEDGER[0].variable}, chart: rightsizer.ledger)"
+    f"(variable GPU_RIGHTSIZER_LEDGER, chart: rightsizer.ledger)"
 )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: ReportOptions) -> int:
     """Read, sum up, print. Nothing is changed."""
     if not arguments.ledgers:
         raise UsageError(TURN_ON)
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def reader_of(arguments: argparse.Namespace, now: datetime.datetime) -> LedgerReader:
+def reader_of(arguments: ReportOptions, now: datetime.datetime) -> LedgerReader:
     """The ledgers of the flags, for their period.
 
     Raises:

@@ -1,8 +1,6 @@
 """`gpu-rightsizer tune`: the times that cost least with the recorded history, as a policy file. Only reads."""
 
-import argparse
 import math
-import pathlib
 import sys
 from typing import Any
 
@@ -10,14 +8,14 @@ import yaml
 
 from rightsizer import prices
 from rightsizer.cli.messages import note, progress
-from rightsizer.cli.options import path_of
+from rightsizer.cli.plan_session import policy_of
 from rightsizer.errors import UsageError
-from rightsizer.policy.policy_file import BUILT_IN, load
 from rightsizer.policy.schema import API_VERSION
 from rightsizer.text import instant
 from rightsizer_history.backtest.headroom import HeadroomChoice, tuned_headroom
 from rightsizer_history.backtest.replay import Terms
 from rightsizer_history.backtest.tuning import is_short, tuned
+from rightsizer_history.cli import TuneOptions
 from rightsizer_history.cli.backtest_command import enforced, first_cycle, judges_of, question_of, result_of
 from rightsizer_history.cli.recorded_history import record
 from rightsizer_history.cli.replays import replays
@@ -31,11 +29,11 @@ BUILT_IN_RULES: dict[str, Any] = {
 }
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: TuneOptions) -> int:
     """Learn from the first half of the history, judge on the second, print the policy."""
     asked, price = question_of(arguments), _price(arguments.price_of_a_mistake)
-    loaded = load(pathlib.Path(arguments.policy)) if arguments.policy else BUILT_IN
-    table = prices.load(path_of(arguments.prices))
+    loaded = policy_of(arguments)
+    table = prices.load(arguments.prices)
     with progress():
         recording = record(arguments, asked.span, asked.step, [loaded.policy])
     if recording is None:
@@ -62,9 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     sys.stdout.write(
         tuned_policy_text(
-            yaml.safe_load(pathlib.Path(arguments.policy).read_text("utf-8"))
-            if arguments.policy
-            else BUILT_IN_RULES,
+            yaml.safe_load(arguments.policy.read_text("utf-8")) if arguments.policy else BUILT_IN_RULES,
             policy,
             [*choices, *headroom],
             result,

@@ -10,16 +10,7 @@ import pytest
 import yaml
 
 from exporter import settings
-from rightsizer.cli.options import (
-    CLUSTER,
-    INSTANCE,
-    LOG,
-    POLICY,
-    PRICES,
-    PROMETHEUS,
-    SCHEDULE,
-    STATE,
-)
+from rightsizer.cli.options import OutputOptions, ScheduleOptions, SessionOptions, flags_of
 from rightsizer.model import PriorityClass
 from rightsizer.policy.classes import read_class
 from tests.deploy.chart import (
@@ -124,8 +115,9 @@ def test_run_flags_all_have_a_chart_value() -> None:
     container = rightsizer(**given)["containers"][0]
     token = rightsizer(prometheus={"tokenFile": "/token"})["containers"][0]
     set_here = {entry["name"] for one in (container, token) for entry in one["env"]}
-    options = (*POLICY, *PRICES, *PROMETHEUS, *CLUSTER, *STATE, *INSTANCE, *SCHEDULE, *LOG)
-    missing = {option.flag for option in options if option.variable not in set_here}
+    options = (*SessionOptions.__mro__, ScheduleOptions, OutputOptions)
+    flags = [flag for one in options for flag in flags_of(one) if flag.has_variable]
+    missing = {flag.flag for flag in flags if flag.variable not in set_here}
     assert missing == {"--kubeconfig", "--context", "--every"}
     assert {"--prometheus-header", "--prometheus-label", "--verify-for"} <= set(container["args"])
 

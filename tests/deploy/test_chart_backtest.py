@@ -55,7 +55,7 @@ def test_backtest_command_follows_values_and_parses() -> None:
     ]
     assert (parsed.since, parsed.output, parsed.step) == ("14d", "json", "30m")
     assert (parsed.publish, parsed.notify, parsed.enforce) == (True, False, False)
-    assert parsed.save == "/var/lib/gpu-rightsizer/backtest.html"
+    assert str(parsed.save) == "/var/lib/gpu-rightsizer/backtest.html"
     assert (parsed.history, parsed.part) == ("/var/lib/gpu-rightsizer/history", "$(JOB_COMPLETION_INDEX)/4")
 
 

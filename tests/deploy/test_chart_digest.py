@@ -35,9 +35,9 @@ def test_digest_command_parses_and_reads_the_mounted_policy() -> None:
     assert (parsed.since, parsed.notify) == ("7d", True)
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
     volumes = {one["name"]: one for one in pod["volumes"]}
-    folder, _, file = parsed.policy.rpartition("/")
-    data = find_one(objects, "ConfigMap", volumes[mounts[folder]]["configMap"]["name"])["data"]
-    assert yaml.safe_load(data[file])["notifications"] == SENDING["policy"]["notifications"]
+    volume = volumes[mounts[str(parsed.policy.parent)]]
+    data = find_one(objects, "ConfigMap", volume["configMap"]["name"])["data"]
+    assert yaml.safe_load(data[parsed.policy.name])["notifications"] == SENDING["policy"]["notifications"]
     assert volumes[mounts["/etc/gpu-rightsizer/notifications"]]["secret"]["secretName"] == "slack"
 
 

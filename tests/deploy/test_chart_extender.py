@@ -34,9 +34,9 @@ def test_extender_runs_with_policy_and_certificates(monkeypatch: pytest.MonkeyPa
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     parsed = parser().parse_args(container["args"])
-    assert (parsed.command, parsed.policy) == ("extend", "/etc/gpu-rightsizer/policy.yaml")
+    assert (parsed.command, str(parsed.policy)) == ("extend", "/etc/gpu-rightsizer/policy.yaml")
     assert (parsed.schedule, parsed.extender_listen) == ("*/5 * * * *", ":9402")
-    assert parsed.client_ca_file == "/etc/gpu-rightsizer/tls/ca.crt"
+    assert str(parsed.client_ca_file) == "/etc/gpu-rightsizer/tls/ca.crt"
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
     volumes = {one["name"]: one for one in pod["volumes"]}
     assert volumes[mounts["/etc/gpu-rightsizer/tls"]]["secret"]["secretName"] == "tls"

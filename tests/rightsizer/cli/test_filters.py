@@ -62,7 +62,7 @@ def test_apply_filter_changes_a_part_of_what_it_would_without(world: World) -> N
     flags = ("apply", "--yes", "--verify-for", "0", "-o", "json")
     blocked = world.run(*flags, f"{world.team}/Deployment/c", policy=TWO_A_RUN)
     assert (blocked.code, blocked.items) == (0, {})
-    run = world.run(*flags, "--verdict", "act", f"{world.team}/Deployment/b", policy=TWO_A_RUN)
+    run = world.run(*flags, f"{world.team}/Deployment/b", policy=TWO_A_RUN)
     assert {name: item["result"] for name, item in run.items.items()} == {"b": "done"}
     there = {name: world.api.get("Deployment", world.team, name) for name in "abc"}
     assert {name: one and one["spec"]["replicas"] for name, one in there.items()} == {"a": 1, "b": 0, "c": 1}
