@@ -98,7 +98,7 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Label:
-    """Both DCGM names of a label that is on every series of a device."""
+    """DCGM's two names of a label that is on every series of a device."""
 
     dcgm: str
     dcgm_49: str
@@ -224,7 +224,7 @@ class PodRef:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """From the kubelet: this container holds this device id of this resource."""
+    """Hold of a container on a device id of a resource, by the kubelet."""
 
     owner: PodRef
     resource: str  # the resource's name; for a claimed device, the driver's
@@ -233,7 +233,7 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """From the kubelet: this device id of this resource is allocatable, used or not."""
+    """Device id of a resource that the kubelet can allocate, used or not."""
 
     resource: str
     device_id: str

@@ -1,4 +1,4 @@
-"""Which process used how much of a GPU, and to which pod it belongs: attributor > ledger > shares, processowners.
+"""Use of each GPU by process, and the pod of each process: attributor > ledger > shares, processowners.
 
 procfs, cgroups and podnames find a process's pod. All but attributor, procfs and podnames are pure.
 """

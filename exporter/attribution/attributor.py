@@ -62,7 +62,7 @@ class ObserveDevices(Protocol):
     """Reads each device's activity since the previous call."""
 
     def __call__(self, *, until: float) -> Mapping[str, DeviceObservation]:
-        """By device key, waiting for no device beyond `until` (monotonic seconds)."""
+        """Read the observations by device key, waiting for no device beyond `until` (monotonic seconds)."""
 
 
 class Attributor:

@@ -113,7 +113,7 @@ def _path_placement(path: str) -> Placement:
 
 
 def _in_kubepods(names: Sequence[str], *, is_cut: bool) -> Placement | None:
-    """By the outermost of the kubelet's cgroups, because pods may run other clusters' nodes. None if there is none.
+    """Placement by the outermost of the kubelet's cgroups, as pods may run other clusters' nodes; None without one.
 
     If the path is cut off, the outermost may be what is hidden: below a pod or container, no name counts.
     """
@@ -133,7 +133,7 @@ def _in_kubepods(names: Sequence[str], *, is_cut: bool) -> Placement | None:
 
 
 def _in_hidden_kubepods(names: Sequence[str]) -> Placement | None:
-    """With the cgroupfs driver, a namespace hides "kubepods" itself: then both pod and container are required."""
+    """Placement where a namespace hides "kubepods" itself (cgroupfs driver): pod and container are required."""
     found = _in_pod_folder(names)
     return found if found and found.container_id else None
 
@@ -155,7 +155,7 @@ def _first_container(names: Iterable[str]) -> str:
 
 
 def _uid(match: re.Match[str]) -> str:
-    """In the API's form: the systemd driver replaces dashes, which separate slices."""
+    """UID in the API's form: the systemd driver replaces dashes, which separate slices."""
     return match["uid"].replace("_", "-")
 
 

@@ -46,7 +46,7 @@ _UJ_PER_J = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attribution:
-    """What one sample knows about the owners of a device's usage."""
+    """Knowledge of one sample about the owners of a device's usage."""
 
     holders: tuple[Holder, ...] = ()  # containers that hold the device, from the kubelet
     unknown_pods: int = 0  # number of further pods that hold it; their processes cannot be recognized

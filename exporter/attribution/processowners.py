@@ -1,4 +1,4 @@
-"""Who owned a process at an instant, even if its PID has ended or was reused since. Pure.
+"""Owner of a process at an instant, even if its PID has ended or was reused since. Pure.
 
 Remembers the previous sample, because the driver reports what a process did until its end only afterwards.
 """

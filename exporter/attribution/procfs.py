@@ -104,7 +104,7 @@ class ProcessScanner:
         ticks_per_s: int | None = None,
         read: Callable[[str, int], bytes] = read_once,
     ) -> None:
-        """Nothing is read yet.
+        """Prepare; nothing is read yet.
 
         `proc_root`: the host's /proc. `ticks_per_s`: unit of the kernel's start times; by default as the kernel
         reports it. `read`: reads up to a number of bytes of a file, by its path.

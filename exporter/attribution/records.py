@@ -13,7 +13,7 @@ PERCENT_US_PER_S = 100_000_000
 
 
 class BusySource(enum.Enum):
-    """Where a device's busy time comes from.
+    """Source of a device's busy time.
 
     SAMPLES: the driver's buffer of samples. GPM: the card's own counters. TICKS: its utilization at each sample.
     """
@@ -59,7 +59,7 @@ class UsagePart(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observation:
-    """What one sample of a device returned: everything since the previous sample."""
+    """Everything that one sample of a device returned since the previous sample."""
 
     key: str
     at_us: int  # monotonic time in microseconds
@@ -102,7 +102,7 @@ UNSAMPLED = "unsampled"
 SHARED = "shared"
 """Several containers share the device, and the driver does not report usage by process."""
 GAP = "gap"
-"""It is unknown how busy the device was."""
+"""The driver did not say how busy the device was."""
 MIG_INSTANCES = "mig"
 """The device's MIG instances were busy; their usage is counted separately."""
 ATTRIBUTION_OFF = "off"

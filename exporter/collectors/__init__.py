@@ -49,7 +49,7 @@ def gauge(
 def split_by(
     part: Callable[[Usage], float | None], whole: Callable[[DeviceUsage], float | None] | None = None
 ) -> Callable[[OpenDevice, float], Split | None]:
-    """How a reading is split by pod. The parts never exceed it, even if they were read slightly earlier.
+    """Split a reading by pod. The parts never exceed it, even if they were read slightly earlier.
 
     `part`: a container's part. `whole`: the sum of the parts; by default the reading itself.
     """

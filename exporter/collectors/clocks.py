@@ -28,7 +28,7 @@ _EVENT_NAMES = {
 
 
 def _events(device: OpenDevice) -> Sequence[Point]:
-    """As in dcgm-exporter: a reading counts for each of its reasons; a reason without readings is absent."""
+    """Count a reading for each of its reasons, as dcgm-exporter does; a reason without readings is absent."""
     window = str(round(WINDOW_S * 1000))
     return [
         Point(count, {"clock_event": _EVENT_NAMES[bit], "window_size_in_ms": window})

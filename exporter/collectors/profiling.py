@@ -62,7 +62,7 @@ def _nvlink(name: str, metric: GpmMetric, help_: str) -> Row:
 
 
 def _pcie(name: str, metric: GpmMetric, field: Field, help_: str) -> Row:
-    """By GPM, before Hopper by a counter. Never by nvmlDeviceGetPcieThroughput, which takes 20 ms per call."""
+    """PCIe traffic by GPM, before Hopper by a counter; not by nvmlDeviceGetPcieThroughput, which takes 20 ms."""
     spelling = MetricName(f"DCGM_FI_PROF_{name}", "bytes/s")
     source = f"nvmlGpmMetricsGet({metric.value}), before Hopper nvmlDeviceGetFieldValues({field.value})"
     return Row(

@@ -14,14 +14,14 @@ _OFF = frozenset({"", "0", "f", "false"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Supported:
-    """It has an equivalent in gpu-exporter."""
+    """Flag with an equivalent in gpu-exporter."""
 
     equivalent: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ignored:
-    """It has no effect, and one warning says what it does in dcgm-exporter and what to do instead."""
+    """Flag without effect; one warning says what it does in dcgm-exporter and what to do instead."""
 
     effect: str  # in dcgm-exporter: "it ..."
     instead: str

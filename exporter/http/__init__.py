@@ -1,4 +1,4 @@
-"""What is served, and to whom: server > auth > handlers; connection, messages; webfile > webconfig.
+"""Pages that are served, and to whom: server > auth > handlers; connection, messages; webfile > webconfig.
 
 Must not know how anything was read.
 """

@@ -129,7 +129,7 @@ class Server(socketserver.BaseServer):
         self._limits.wait_until_empty(grace_s)
 
     def fileno(self) -> int:
-        """For socketserver's accept loop."""
+        """Number of the listening socket, for socketserver's accept loop."""
         return self._listener.fileno()
 
     def get_request(self) -> tuple[Connection, object]:

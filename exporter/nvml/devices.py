@@ -498,7 +498,7 @@ class OpenDevice:
 
     @reading("compute capability", is_constant=True)
     def compute_capability(self) -> str:
-        """For example "9.0"."""
+        """Compute capability, such as "9.0"."""
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._handle)
         return f"{major}.{minor}"
 

@@ -40,7 +40,7 @@ class CounterRates:
 
 
 WINDOW_S = 300.0
-"""How long a reading counts: dcgm-exporter's default."""
+"""Seconds for which a reading counts: dcgm-exporter's default."""
 _MAX_READINGS = 10_000  # readings of one device within the window: more than at the shortest interval
 
 

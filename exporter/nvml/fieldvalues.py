@@ -8,7 +8,7 @@ from exporter.nvml.codes import NO_VALUE
 
 _ALL_LINKS = 2**32 - 1
 LINKS = 18
-"""As many NVLinks as DCGM has names for."""
+"""Number of NVLinks that DCGM has names for."""
 
 _NVLINK5 = (
     *(

@@ -144,7 +144,7 @@ class Meter:
             self.retain(gpu, ())
 
     def _busy(self, subject: MeterTarget, state: _State, at_us: int) -> _Busy:
-        """By the best source that the device supports."""
+        """Measure busy time by the best source that the device supports."""
         now_us = self._clocks.monotonic_ns() // _NS_PER_US
         sources: list[Callable[[], _Busy]] = [lambda: self._by_gpm(subject, state, at_us, now_us)]
         if subject.instance is None and not subject.has_instances:

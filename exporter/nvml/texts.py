@@ -23,7 +23,7 @@ _BRANDS = {
     pynvml.NVML_BRAND_GEFORCE_RTX: "GeForce RTX",
     pynvml.NVML_BRAND_TITAN_RTX: "Titan RTX",
 }
-"""As DCGM writes them."""
+"""Names of brands as DCGM writes them."""
 
 
 def brand(handle: Any) -> str:  # noqa: ANN401 - pynvml's handles have no type

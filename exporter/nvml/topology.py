@@ -1,4 +1,4 @@
-"""How the GPUs of a node are connected. Read only on request, and again if the number of GPUs changes.
+"""Connections between the GPUs of a node. Read only on request, and again if the number of GPUs changes.
 
 Calls about two GPUs are made in a thread of their own: a GPU that hangs would block the others, or the driver.
 """
@@ -15,7 +15,7 @@ from exporter.nvml.codes import text
 from exporter.nvml.workers import Worker
 
 _AWAITED_S = 1.0
-"""How long a cycle waits for them, once: eight GPUs take some milliseconds."""
+"""Seconds for which a cycle waits for them, once: eight GPUs take some milliseconds."""
 
 _PATHS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two GPUs on one board

@@ -21,7 +21,7 @@ _ALL = -1  # stands for all GPUs among their indexes
 _LOST = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
 _NO_INSTANCE = 2**32 - 1
 WINDOW_S = 300.0
-"""How long an error counts as recent: dcgm-exporter's default."""
+"""Seconds for which an error counts as recent: dcgm-exporter's default."""
 _MAX_RECENT = 10_000  # maximum count of errors of one code on one device within the window
 
 

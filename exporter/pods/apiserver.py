@@ -30,7 +30,7 @@ _JOIN_S = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownPods:
-    """This node's pods, by namespace and name."""
+    """Pods of this node, by namespace and name."""
 
     up: bool  # all pods are known and watched
     # whether a pod's containers have ended for good

@@ -39,7 +39,7 @@ class WantedPodFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodFact:
-    """What is kept of a pod."""
+    """Facts kept about a pod."""
 
     uid: str  # distinguishes a pod from its successor with the same name
     has_ended: bool  # its containers have ended for good

@@ -1,4 +1,4 @@
-"""Which pod holds which device now: the kubelet's answer without ended pods, and details from the API server.
+"""Pods that hold devices now: the kubelet's answer without ended pods, and details from the API server.
 
 Must not know NVML or how labels are written.
 """

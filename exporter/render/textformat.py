@@ -68,7 +68,7 @@ class LabelSet(dict[str, str]):
         return _block(self)
 
     def joined(self, more: Sequence[tuple[str, str]]) -> "LabelSet":
-        """This set with more labels."""
+        """A copy with more labels."""
         both = LabelSet({**self, **dict(more)})
         both.block = f"{self.block[:-1]},{_inner(more)}}}" if self else _block(both)
         return both

@@ -33,7 +33,7 @@ _SHORTEST_STALE_S = 3.0  # longer than the first cycle with a hung GPU: other GP
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """What is sampled, and how often."""
+    """Settings that say what is sampled, and how often."""
 
     enabled: EnabledCollectors  # the collectors, unless there is a metrics file
     interval_s: float  # time between the starts of two cycles
