@@ -110,7 +110,6 @@ def _enabled(settings: Settings) -> EnabledCollectors:
 
 
 def _metrics_file(settings: Settings) -> MetricsFile | None:
-    """The file of --metrics-file."""
     if not settings.metrics_file:
         return None
     path = Path(settings.metrics_file)

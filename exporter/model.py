@@ -171,9 +171,9 @@ class DeviceChoice:
         first = index * _DCGM_INSTANCES_PER_GPU
         positions = {first + position for position, _ in shown}
         numbers = {number for _, number in shown}
-        here = {entity for entity in self.entities or () if entity // _DCGM_INSTANCES_PER_GPU == index}
+        own = {entity for entity in self.entities or () if entity // _DCGM_INSTANCES_PER_GPU == index}
         pairs = {number for gpu, number in self.instances if gpu == index}
-        absent = [f"i:{entity}" for entity in sorted(here - positions)]
+        absent = [f"i:{entity}" for entity in sorted(own - positions)]
         return (*absent, *(f"i:{index}.{number}" for number in sorted(pairs - numbers)))
 
     def needs(self, index: int) -> bool:

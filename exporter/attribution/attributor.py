@@ -93,26 +93,26 @@ class Attributor:
             self._find_owners(scan, pods, booted_us=(unix_ns - boot_ns) // _NS_PER_US)
         else:
             self._owners.clear()
-        self.in_use = frozenset(one.device for one in observed.values() if self._is_in_use(one))
+        self.in_use = frozenset(entry.device for entry in observed.values() if self._is_in_use(entry))
         self.needs_assignments = self.status is not AttributionStatus.ON or any(
-            one.observation.samples is None for one in observed.values()
+            entry.observation.samples is None for entry in observed.values()
         )
         shared: set[bool | None] = set()
-        with_mig = {one.device.uuid for one in observed.values() if one.device.instance is not None}
-        for one in observed.values():
-            has_instances = one.device.instance is None and one.device.uuid in with_mig
+        with_mig = {entry.device.uuid for entry in observed.values() if entry.device.instance is not None}
+        for entry in observed.values():
+            has_instances = entry.device.instance is None and entry.device.uuid in with_mig
             attribution = (
-                Attribution(reason=MIG_INSTANCES) if has_instances else self._attribution(one.device, pods)
+                Attribution(reason=MIG_INSTANCES) if has_instances else self._attribution(entry.device, pods)
             )
-            self._ledger.record(one.observation, attribution)
-            shared.add(_is_shared(one, attribution))
+            self._ledger.record(entry.observation, attribution)
+            shared.add(_is_shared(entry, attribution))
         if True in shared:
             self._shared_until_ns = boot_ns + _CALM_NS
         self.is_calm = shared == {False} and boot_ns >= self._shared_until_ns
-        self._ledger.retain({one.device.uuid for one in observed.values()}, observed.keys())
+        self._ledger.retain({entry.device.uuid for entry in observed.values()}, observed.keys())
 
-    def _is_in_use(self, one: DeviceObservation) -> bool:
-        owners = {self._owners.owner_now(process.pid) for process in one.observation.processes or ()}
+    def _is_in_use(self, entry: DeviceObservation) -> bool:
+        owners = {self._owners.owner_now(process.pid) for process in entry.observation.processes or ()}
         return any(isinstance(owner, Holder) or owner == UNKNOWN_POD for owner in owners)
 
     def publish(self) -> None:
@@ -135,7 +135,8 @@ class Attributor:
             )
 
     def _find_owners(self, scan: ProcessScan, pods: PodAssignments, *, booted_us: int) -> None:
-        found = [one.placement for one in scan.processes.values() if one.placement.no_pod_reason is None]
+        placements = (process.placement for process in scan.processes.values())
+        found = [placement for placement in placements if placement.no_pod_reason is None]
         holders = {PodName(*pod) for of_key in pods.allocations.owners.values() for pod in of_key}
         self._host.names.refresh(
             {placement.pod_uid for placement in found} - pods.names.keys(),
@@ -189,23 +190,23 @@ class Attributor:
         return (owner.namespace, owner.pod) in pods.names.values() or self._host.names.knows(name)
 
 
-def _is_shared(one: DeviceObservation, attribution: Attribution) -> bool | None:
+def _is_shared(entry: DeviceObservation, attribution: Attribution) -> bool | None:
     """Whether another than one pod used or holds a device; None if that or its busy time may pass between two polls."""
-    observation, owner_now = one.observation, attribution.owner_now
+    observation, owner_now = entry.observation, attribution.owner_now
     if observation.source is BusySource.TICKS:
         return None  # it is the driver's value of one moment
     if attribution.reason == MIG_INSTANCES:
         return False  # its instances tell
     if owner_now is None or observation.processes is None:
         return None
-    users = {owner_now(pid) for pid in _pids(one)} | set(attribution.holders)
+    users = {owner_now(pid) for pid in _pids(entry)} | set(attribution.holders)
     pods = {user if isinstance(user, str) else f"{user.namespace}/{user.pod}" for user in users}
     return len(pods) > 1 or attribution.unknown_pods > 0 or any(isinstance(user, str) for user in users)
 
 
-def _pids(one: DeviceObservation) -> set[int]:
-    listed = {process.pid for process in one.observation.processes or ()}
-    return listed | {sample.pid for sample in one.observation.samples or ()}
+def _pids(entry: DeviceObservation) -> set[int]:
+    listed = {process.pid for process in entry.observation.processes or ()}
+    return listed | {sample.pid for sample in entry.observation.samples or ()}
 
 
 def _holder(owner: PodRef) -> Holder:

@@ -167,7 +167,8 @@ class Ledger:
             device.mark()
         found = {key: _device_usage(device) for key, device in fresh.items()}
         for device in fresh.values():
-            device.accounts = {owner: one for owner, one in device.accounts.items() if not one.is_gone}
+            accounts = device.accounts.items()
+            device.accounts = {owner: account for owner, account in accounts if not account.is_gone}
         return found
 
 
@@ -194,7 +195,6 @@ _OwnedTime = tuple[UsageOwner, int, int]
 
 
 def _portions(device: _Device, observation: Observation, attribution: Attribution) -> Iterable[_OwnedTime]:
-    """Split the slices by owner."""
     if not observation.slices:
         return
     to_us = observation.slices[-1].to_us
@@ -227,8 +227,8 @@ def _by_owner(portions: Iterable[_OwnedTime]) -> list[_OwnedTime]:
     return [(owner, busy, to_us) for owner, (busy, to_us) in found.items()]
 
 
-def _is_same_pod(one: Holder | None, other: Holder | None) -> bool:
-    return one is not None and other is not None and (one.namespace, one.pod) == (other.namespace, other.pod)
+def _is_same_pod(was: Holder | None, now: Holder | None) -> bool:
+    return was is not None and now is not None and (was.namespace, was.pod) == (now.namespace, now.pod)
 
 
 def _only_user(observation: Observation, attribution: Attribution, only: Holder | None) -> UsageOwner:
@@ -370,8 +370,8 @@ def _device_usage(device: _Device) -> DeviceUsage:
         idle_energy_j=device.idle / _UJ_PER_J if device.has_energy else None,
         gaps=device.gaps,
         gap_s=device.gap_us / _US_PER_S,
-        containers={owner: one for owner, one in usage.items() if isinstance(owner, Holder)},
-        unattributed={owner: one for owner, one in usage.items() if isinstance(owner, str)},
+        containers={owner: use for owner, use in usage.items() if isinstance(owner, Holder)},
+        unattributed={owner: use for owner, use in usage.items() if isinstance(owner, str)},
         errors=device.last.errors if device.last is not None else {},
     )
 

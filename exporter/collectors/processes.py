@@ -57,7 +57,7 @@ def _of_device(*parts: UsagePart, get: Callable[[DeviceUsage], _Value]) -> _Read
 
 def _of_pods(*parts: UsagePart, get: Callable[[Usage], _Value]) -> _Read:
     def points(entry: DeviceUsage) -> Iterable[Point]:
-        for holder in sorted(entry.containers, key=lambda one: (one.namespace, one.pod, one.container)):
+        for holder in sorted(entry.containers, key=lambda key: (key.namespace, key.pod, key.container)):
             value = get(entry.containers[holder])
             if value is not None:
                 yield Point(

@@ -63,8 +63,8 @@ class ClockEvents:
             seen.popleft()
         masks = collections.Counter(mask for _, mask in seen)
         counts: collections.Counter[int] = collections.Counter()
-        for each, times in masks.items():
-            counts.update({1 << bit: times for bit in range(each.bit_length()) if each >> bit & 1})
+        for known, times in masks.items():
+            counts.update({1 << bit: times for bit in range(known.bit_length()) if known >> bit & 1})
         return counts
 
 

@@ -43,8 +43,8 @@ class Worker:
         self._tasks.put(None)
 
     def _run(self) -> None:
-        while (item := self._tasks.get()) is not None:
-            task, future = item
+        while (entry := self._tasks.get()) is not None:
+            task, future = entry
             try:
                 result = task()
             except Exception as error:  # noqa: BLE001 - raised in the waiting thread

@@ -136,9 +136,9 @@ def map_allocations(
     gpus = {key for offer in offered if (key := key_if_only_gpu(offer.device_id))}
     only = tuple(gpus) if len(gpus) == 1 else ()
     holders = {
-        _pod(one): only if (chosen := annotated.get(_pod(one))) is None else chosen
-        for one in settled.allocations
-        if one.owner.claim is None and is_gpu(one, names) and key_if_only_gpu(one.device_id)
+        _pod(held): only if (chosen := annotated.get(_pod(held))) is None else chosen
+        for held in settled.allocations
+        if held.owner.claim is None and is_gpu(held, names) and key_if_only_gpu(held.device_id)
     }
     disputed = {key_of(device_id) for _, device_id in settled.disputed}
     return AllocationMap(
@@ -171,10 +171,10 @@ def _held(
 ) -> dict[DeviceKey, collections.Counter[Pod]]:
     """The number of ids of each device that each pod holds, over all of its containers."""
     ids = {
-        (key, _pod(one), one.resource, one.device_id)
-        for one in allocations
-        if is_gpu(one, names)
-        for key in _keys(one, scheduled)
+        (key, _pod(held), held.resource, held.device_id)
+        for held in allocations
+        if is_gpu(held, names)
+        for key in _keys(held, scheduled)
     }
     found: dict[DeviceKey, collections.Counter[Pod]] = {}
     for key, pod, _, _ in ids:

@@ -158,7 +158,6 @@ class PodWatch:
                 self._failed_in_a_row = 0
 
     def _apply(self, event: Mapping[str, Any]) -> None:
-        """Apply one change."""
         kind, document = event.get("type"), event.get("object")
         if kind in ("ADDED", "MODIFIED", "DELETED"):  # no set: what is no text need not be hashable
             key, fact = pod_fact(document, self._wanted)

@@ -69,9 +69,9 @@ def settle(
         key: _claimants(pods, history.claimants.get(key), number, has_ended) for key, pods in listed.items()
     }
     disputed = frozenset(key for key, found in claimants.items() if len(found.newest) > 1)
-    live = [one for one in allocations if not has_ended.get(_pod(one), False)]
-    shared = {one.device_id for one in live if one.owner.claim is not None and one.owner.claim.share_id}
-    contested = _contested(one for one in live if one.device_id not in shared)
+    live = [held for held in allocations if not has_ended.get(_pod(held), False)]
+    shared = {held.device_id for held in live if held.owner.claim is not None and held.owner.claim.share_id}
+    contested = _contested(held for held in live if held.device_id not in shared)
     kept = tuple(
         allocation
         for allocation in allocations
@@ -94,7 +94,7 @@ def _contested(allocations: Iterable[Allocation]) -> frozenset[str]:
     tell them apart, so each of these claims may be an observer, also of its other devices.
     """
     claims: dict[str, set[Pod]] = {}
-    for claim in (one.owner.claim for one in allocations):
+    for claim in (held.owner.claim for held in allocations):
         if claim is not None:
             claims.setdefault(claim.device, set()).add((claim.namespace, claim.name))
     rivals = {claim for found in claims.values() if len(found) > 1 for claim in found}

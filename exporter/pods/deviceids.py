@@ -95,7 +95,7 @@ def keys_of_annotations(annotations: Mapping[str, object]) -> tuple[DeviceKey, .
 def _keys_of_mig(text: str) -> list[DeviceKey | None]:
     """The instances in HAMi's list. It has no instance id until the device plugin has made the instance."""
     try:
-        found = [(key_of(one["gpuUUID"]), one["gpuInstanceID"]) for one in json.loads(text)]
+        found = [(key_of(entry["gpuUUID"]), entry["gpuInstanceID"]) for entry in json.loads(text)]
     except (ValueError, LookupError, TypeError, RecursionError):
         found = []
     return [

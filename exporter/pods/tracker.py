@@ -91,7 +91,7 @@ class PodTracker:
         known = self._watch.known() if self._watch is not None else None
         if answer.up:
             about = [
-                one for one in answer.allocations if is_gpu(one, self._names) and not self._observes(one)
+                held for held in answer.allocations if is_gpu(held, self._names) and not self._observes(held)
             ]
             self._settled, self._history = settle(about, self._history, known.has_ended if known else {})
         settled = self._settled if answer.allocations else SettledAllocations()

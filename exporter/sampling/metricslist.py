@@ -148,7 +148,6 @@ def _entries(text: str, name: str, problems: list[str]) -> list[MetricLine]:
 
 
 def _unquoted(text: str) -> str:
-    """Remove CSV quotes."""
     is_quoted = len(text) > 1 and text.startswith('"') and text.endswith('"')
     return text[1:-1].replace('""', '"') if is_quoted else text
 

@@ -172,7 +172,7 @@ class GpuReader:
                 samples += report.samples
                 collected += report.collected
                 self._known[index] = report
-                found += [one for part in report.collected for one in part.failures]
+                found += [failure for part in report.collected for failure in part.failures]
             elif index in self._known:
                 lost += map(self._xids_of, self._known[index].samples)
             states.append(self._state(index, found))
@@ -195,8 +195,10 @@ class GpuReader:
     def _xids_of(self, sample: DeviceSample) -> DeviceSample:
         """The XID errors of a device that cannot be read: they say why."""
         device = self._session.lost(sample.device)
-        parts = [run(one, device, self._clock) for one in self.enabled.collectors if one.name == XIDS]
-        return dataclasses.replace(sample, readings=tuple(one for part in parts for one in part.readings))
+        collectors = (collector for collector in self.enabled.collectors if collector.name == XIDS)
+        parts = [run(collector, device, self._clock) for collector in collectors]
+        readings = tuple(reading for part in parts for reading in part.readings)
+        return dataclasses.replace(sample, readings=readings)
 
     def close(self) -> None:
         """Close the driver within a second. With a hung call, leave that to the kernel."""
@@ -282,7 +284,7 @@ class GpuReader:
             for collector in enabled.collectors:
                 job.collector = collector.name
                 own.append(run(collector, device, self._clock))
-            readings = tuple(one for part in own for one in part.readings)
+            readings = tuple(reading for part in own for reading in part.readings)
             samples.append(DeviceSample(device.record, readings, texts=texts))
             collected += own
         return _GpuReport(gpu.record, tuple(samples), tuple(collected))
@@ -361,7 +363,7 @@ class GpuReader:
     def _healths(
         self, collected: Sequence[CollectorResult], failures: Sequence[Failure]
     ) -> tuple[CollectorHealth, ...]:
-        failed = {one.collector for one in failures if one.reason.is_failure}
+        failed = {failure.collector for failure in failures if failure.reason.is_failure}
         read_s: dict[str, float] = {}
         for part in collected:
             read_s[part.collector] = read_s.get(part.collector, 0.0) + part.duration_s
