@@ -1,1 +1,1 @@
-"""What a policy would have done: the stages of a plan, replayed over recorded history."""
+"""Backtests of a policy: the stages of a plan, replayed over recorded history."""

@@ -1,4 +1,4 @@
-"""Which headroom of replicas costs least by recorded use: GPU-hours held, against days with too few replicas. Pure.
+"""Headroom of replicas that costs least by recorded use: GPU-hours held, against days with too few replicas. Pure.
 
 replicas active in each step ──► the need of each cycle, as the finding has it ──► freed, or short before the next
 """
@@ -25,7 +25,7 @@ JUMPS = tuple(datetime.timedelta(hours=hours) for hours in (24, 12, 6, 3, 1))
 PERCENTS = (100.0, 50.0, 25.0, 10.0)
 """The largest headroom first: of equal ones it is chosen."""
 LEAST_SERVICES = 5
-"""With fewer, a rule keeps its headroom."""
+"""Least number of services for which a rule's headroom is chosen."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Service:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sized:
-    """What a headroom does.
+    """Result of a headroom.
 
     Attributes:
         freed: GPU-hours.
@@ -62,13 +62,13 @@ class Sized:
     short: int
 
     def total(self, price: float) -> float:
-        """In GPU-hours; a day that was short costs `price` of them."""
+        """Cost in GPU-hours; a day that was short costs `price` of them."""
         return price * self.short - self.freed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeadroomChoice:
-    """What was chosen for the services of a rule.
+    """Choice for the services of a rule.
 
     Attributes:
         rule: Its name; empty for the defaults.
@@ -106,7 +106,7 @@ def tuned_headroom(
 
 
 def _services(recording: Recording, policy: Policy, stop: int) -> dict[str, list[Service]]:
-    """By the rule that applies, unless it has a headroom of its own."""
+    """Services by the rule that applies, unless it has a headroom of its own."""
     evaluator = PolicyEvaluator(policy, Fleet((), recording.nodes, {}), at=recording.grid.begin)
     found: dict[str, list[Service]] = collections.defaultdict(list)
     for group in recording.groups:
@@ -123,7 +123,7 @@ def _services(recording: Recording, policy: Policy, stop: int) -> dict[str, list
 
 
 def service_of(group: Group, stop: int, least: int = 0) -> Service:
-    """What was recorded of a workload before `stop`."""
+    """Record of a workload before `stop`."""
     first, length = group.first, max(0, min(group.end, stop) - group.first)
     certain, possible, replicas, gpus = [0] * length, [0] * length, [0] * length, [0.0] * length
     for member in group.members:
@@ -139,7 +139,7 @@ def service_of(group: Group, stop: int, least: int = 0) -> Service:
 
 
 def _states(member: Member) -> bytes:
-    """Of each of its steps whether any of its devices was active."""
+    """States of the member's steps: whether any of its devices was active."""
     length = member.end - member.first
     pairs = zip(member.tracks, member.rows, strict=True)
     return strongest(
@@ -151,7 +151,7 @@ def _states(member: Member) -> bytes:
 
 
 def sizes(services: Sequence[Service], part: TooManyReplicas, cycle: int, step_s: int) -> Sized:
-    """What a headroom does in cycles of this many steps."""
+    """Result of a headroom in cycles of this many steps."""
     freed, days, short = 0.0, 0, 0
     for service in services:
         found = list(_scaled(service, part, cycle, step_s))
@@ -164,7 +164,7 @@ def sizes(services: Sequence[Service], part: TooManyReplicas, cycle: int, step_s
 def _scaled(
     service: Service, part: TooManyReplicas, cycle: int, step_s: int
 ) -> Iterator[tuple[int, float, bool]]:
-    """Of each cycle with fewer replicas its day, the GPUs that are free, and whether it is short before the next."""
+    """Day, free GPUs, and whether it is short before the next, of each cycle with fewer replicas."""
     window, lead, history = (
         max(1, math.ceil(span.total_seconds() / step_s))
         for span in (part.window, part.leadTime, part.jumpHistory)

@@ -52,7 +52,7 @@ class HistoryPart:
 
 @dataclasses.dataclass(frozen=True)
 class HistoryFiles:
-    """Where a history is kept.
+    """Place where a history is kept.
 
     Attributes:
         url: A directory, or a bucket such as s3://bucket/directory.
@@ -72,7 +72,7 @@ class HistoryFiles:
         require_no_credentials("--history", self.url)
 
     def days(self, part: HistoryPart | None = None) -> list[datetime.date]:
-        """Those whose usage is there, all parts of it, or at least this part, oldest first.
+        """Days whose usage is there, all parts of it, or at least this part, oldest first.
 
         Raises:
             ConfigurationError: The files cannot be listed.
@@ -86,7 +86,7 @@ class HistoryFiles:
         )
 
     def lacking(self, day: datetime.date, count: int) -> list[int]:
-        """Which of a number of parts of a day are not there.
+        """Numbers of the parts of a day that are not there.
 
         Raises:
             ConfigurationError: The files cannot be listed.
@@ -119,7 +119,7 @@ class HistoryFiles:
         self._write(self._usage_name(day, part), columns, {"source": source, "is_checked": is_checked})
 
     def usage(self, day: datetime.date) -> tuple[StepsByUse, str, bool]:
-        """What all GPUs did in a day, which metrics tell it, and whether only exporters do.
+        """Usage of all GPUs in a day, the metrics that tell it, and whether only exporters do.
 
         Raises:
             ConfigurationError: A part is missing, or a file is not what it should be.
@@ -137,7 +137,7 @@ class HistoryFiles:
         return found, source, is_checked
 
     def days_with_facts(self, days: Collection[datetime.date], asked: AskedFacts) -> frozenset[datetime.date]:
-        """Of these days those with the facts of their pods, and with all that is asked of them.
+        """Days, of these, with the facts of their pods and with all that is asked of them.
 
         Raises:
             ConfigurationError: A file is not what it should be.
@@ -179,7 +179,7 @@ class HistoryFiles:
         self._write(self._facts_name(day), arrays, told)
 
     def facts(self, day: datetime.date) -> dict[PodKey, PodFacts]:
-        """What is recorded of a day's pods.
+        """Facts of a day's pods.
 
         Raises:
             ConfigurationError: The file is missing, or not what it should be.

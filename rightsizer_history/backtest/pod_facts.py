@@ -1,4 +1,4 @@
-"""What kube-state-metrics recorded of GPU pods: owners, nodes, classes and requests, also of pods that are gone.
+"""Facts of kube-state-metrics about GPU pods: owners, nodes, classes and requests, also of pods that are gone.
 
 Any scraped target can expose such series. Only those of one scrape job count, the one that tells of most pods. A fact
 of which its targets tell different values at the same time is unknown. Seen on kube-state-metrics 2.20.
@@ -23,14 +23,14 @@ from rightsizer.usage.step_usage import CHUNK
 
 _LABELS = LabelNames()
 _API_VERSIONS = {row.kind: row.api_version for row in reversed(OWNERS)}
-"""By kind, which is all that the metrics name; of two groups with one kind, the first."""
+"""API versions by kind, which is all that the metrics name; of two groups with one kind, the first."""
 _CONTAINER = ("exported_container", "container")
 _INFO, _REQUESTS = "kube_pod_info", "kube_pod_container_resource_requests"
 _INIT_REQUESTS, _INIT_INFO = "kube_pod_init_container_resource_requests", "kube_pod_init_container_info"
 _CLAIMS = "kube_pod_resourceclaim_info"
 """A series for each claim of a pod; whether it is of GPUs is not recorded."""
 _GRAIN = datetime.timedelta(minutes=5)
-"""How exactly the times of contested series are asked for: as long as Prometheus looks back."""
+"""Resolution at which the times of contested series are queried: as long as Prometheus looks back."""
 _COUNTED = frozenset({ResourceUnit.DEVICES, ResourceUnit.SHARES})
 
 K = TypeVar("K")
@@ -45,18 +45,18 @@ _Object = tuple[str, str, str]
 
 
 def _recorded_name(resource: str) -> str:
-    """As kube-state-metrics writes a resource, or a pattern of them as a regular expression."""
+    """Name of a resource in kube-state-metrics, or of a pattern of them as a regular expression."""
     return re.sub(r"[^a-zA-Z0-9_*]", "_", resource).replace("*", ".+")
 
 
 def _recorded_label(key: str) -> str:
-    """As kube-state-metrics writes the key of a label; of keys that become one, none has this name."""
+    """Key of a label in kube-state-metrics; of keys that become one, none has this name."""
     return "label_" + re.sub("([a-z0-9])([A-Z])", r"\1_\2", re.sub("[^a-zA-Z0-9_]", "_", key)).lower()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AskedFacts:
-    """What is asked about pods beyond the usual.
+    """Facts to query beyond the usual.
 
     Attributes:
         labels: Keys of labels: kube-state-metrics writes others alike, and records none by default.
@@ -78,7 +78,7 @@ class AskedFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What was recorded of a pod beside its devices.
+    """Record of a pod beside its devices.
 
     Attributes:
         owner: Its topmost known controller; None if unknown.
@@ -234,7 +234,7 @@ class _Facts:
     def _spans(
         self, metric: str, matchers: Sequence[str], series: Iterable[Sample], names: Sequence[str]
     ) -> dict[frozenset[tuple[str, str]], _Span]:
-        """When series have samples; `names` are the labels that may name what they are about, the first that is set."""
+        """Times at which series have samples; the first of `names` that is set names what a series is about."""
         by_name: dict[str, set[str]] = {}
         for sample in series:
             if name := next((name for name in names if sample.labels.get(name)), ""):

@@ -71,12 +71,12 @@ class SeenWorkload:
 
     @property
     def history(self) -> tuple[datetime.timedelta, float]:
-        """How far back its history is read, and above which utilization it is busy."""
+        """Length of the history to read, and the utilization above which it is busy."""
         idle = [each.idle for each in self.effective.judged_by]
         return max(one.history for one in idle), min(one.maxUtilizationPercent for one in idle)
 
     def outlook(self, step: int) -> Outlook:
-        """What could be found at the beginning of a step."""
+        """Findings that are possible at the beginning of a step."""
         assert self.outlooks is not None  # noqa: S101 - this process judges it
         return self.outlooks.at(step)
 
@@ -120,7 +120,7 @@ class SeenWorkload:
 
 
 def recorded_signal(grid: Grid, chosen: Sequence[SeenWorkload]) -> RecordedSignal:
-    """What is recorded of these workloads."""
+    """Record of these workloads."""
     pods = {
         member.key: Present(member, max(member.first, known.standing.since))
         for known in chosen
@@ -153,7 +153,7 @@ class PolicyView:
         }
 
     def fleet(self, workloads: tuple[Workload, ...], changes: tuple[FoundChange, ...]) -> Fleet:
-        """These workloads, and changes of all."""
+        """Fleet of these workloads, with changes of all."""
         return Fleet(workloads, self.recording.nodes, {}, changes=changes, minor=MINOR)
 
     def of(self, one: Standing) -> SeenWorkload:
@@ -190,7 +190,7 @@ class PolicyView:
     def chosen(
         self, present: Mapping[ObjectRef, SeenWorkload], step: int, widest: datetime.timedelta
     ) -> tuple[list[SeenWorkload], Alike]:
-        """Of its part those that must be judged, and what the others tell of workloads that are like them.
+        """Workloads of its part that must be judged, and what the others tell of workloads that are like them.
 
         Those that could be changed, those of which it is not known what they tell, and neighbours on nodes where one
         tells what another lacks.
@@ -260,7 +260,7 @@ class PolicyView:
         present: Mapping[ObjectRef, SeenWorkload],
         step: int,
     ) -> None:
-        """What was judged, for as long as the evidence stays the same."""
+        """Keep what was judged for as long as the evidence stays the same."""
         for decision in decisions:
             known = present[decision.workload.ref]
             evidence = known.outlook(step).evidence

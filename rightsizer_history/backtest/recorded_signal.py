@@ -36,7 +36,7 @@ class Present:
 
 
 class RecordedSignal(Signal):
-    """What is recorded of the pods that run at one moment; it answers for no other.
+    """Record of the pods that run at one moment; it answers for no other.
 
     Nothing is recorded of whole boards, so MIG instances without activity stay unknown; nor of what only explains:
     waits, the load of servers, nodes.
@@ -87,7 +87,7 @@ class RecordedSignal(Signal):
         *,
         threshold: float,
     ) -> Mapping[PodKey, History]:
-        """When each of these pods was active, step by step."""
+        """Activity of each of these pods, step by step."""
         stop = self._grid.step(at)
         first = stop - self._grid.steps_in(span)
         found: dict[PodKey, History] = {}
@@ -107,7 +107,7 @@ class RecordedSignal(Signal):
         *,
         threshold: float,
     ) -> Mapping[PodKey, WorkLevel]:
-        """When the GPUs of each of these pods moved memory, and their power then."""
+        """Memory traffic of the GPUs of each of these pods, and their power at work."""
         stop = self._grid.step(at)
         first = stop - self._grid.steps_in(span)
         found: dict[PodKey, WorkLevel] = {}
@@ -126,13 +126,13 @@ class RecordedSignal(Signal):
         return found
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
-        """When the recording begins; None if that is earlier than the span."""
+        """Beginning of the recording; None if that is earlier than the span."""
         return self._grid.begin if self._grid.begin > at - span else None
 
     def concurrency(
         self, workloads: Sequence[ReplicaQuery], at: datetime.datetime
     ) -> Mapping[str, Concurrency]:
-        """How many replicas were active in the same step: an upper bound of those active in the same minute."""
+        """Number of replicas that were active in the same step: an upper bound of those active in the same minute."""
         stop, minutes = self._grid.step(at), max(1, self._grid.step_s // 60)
         found: dict[str, Concurrency] = {}
         for query in workloads:
@@ -188,7 +188,7 @@ class RecordedSignal(Signal):
         return self._own(usage, track, part, stop - first) if track.is_own else usage
 
     def _own(self, usage: Usage, track: Track, part: slice, steps: int) -> Usage:
-        """On a shared device the pod's own part, as plans have it; the device's where the counters have gaps."""
+        """Usage by the pod itself on a shared device, as plans have it; the device's where the counters have gaps."""
         own_s, unknown_s = usage.busy_s, self._seconds(track.unknown[part])
         if own_s is None or unknown_s is None:
             return usage
@@ -206,7 +206,7 @@ class RecordedSignal(Signal):
         )
 
     def _seconds(self, parts: Column) -> float | None:
-        """Of a counter; None where it has gaps, as plans see them."""
+        """Seconds of a counter; None where it has gaps, as plans see them."""
         missing = parts.count(MISSING)
         if not parts or missing > (1 - COMPLETE) * len(parts):
             return None
@@ -214,7 +214,7 @@ class RecordedSignal(Signal):
 
 
 def _alive(pod: Present, stop: int) -> Iterator[Track]:
-    """Its devices that had begun by then."""
+    """Devices of the pod that had begun by then."""
     return (track for track in pod.member.tracks if track.first < stop and track.end > pod.since)
 
 
@@ -258,7 +258,7 @@ def _mean(values: Column, samples: Sequence[int], per_unit: float) -> float | No
 
 
 def _covered(samples: Sequence[int], expected: int) -> float:
-    """How many steps have all of their samples; one with a part of them counts as that part."""
+    """Number of steps that have all of their samples; one with a part of them counts as that part."""
     if min(samples) >= expected:
         return float(len(samples))
     return sum(min(1.0, count / expected) for count in samples)
@@ -275,7 +275,7 @@ def _holes(samples: Sequence[int], steps: int) -> int:
 
 
 def _power_at_work(track: Track, moved: bytes, first: int, stop: int) -> float:
-    """Its highest mean power in a step in which it moved memory, in watts; 0 if it never did."""
+    """Highest mean power in a step in which it moved memory, in watts; 0 if it never did."""
     powers = track.part(track.power_mean, first, stop)
     states_of = moved[max(0, first - track.first) : max(0, stop - track.first)]
     known = (

@@ -40,7 +40,7 @@ class Recorder:
                 column.extend(entry.columns[name][skipped : seen[-1] + 1])
 
     def recording(self, facts: Mapping[PodKey, PodFacts], *, source: str, unchecked: int = 0) -> Recording:
-        """All of it, by workload."""
+        """The whole recording, by workload."""
         by_pod: dict[PodKey, list[Track]] = collections.defaultdict(list)
         for use, track in self._of_workloads():
             by_pod[use[:2]].append(track)
@@ -61,7 +61,7 @@ class Recorder:
         return Recording(self._grid, tuple(found), source, unchecked)
 
     def _of_workloads(self) -> Iterator[tuple[UseKey, Track]]:
-        """Not those of exporters' own pods: where a job names pods by the first choice of label, only that counts."""
+        """Tracks but exporters' own: where a job names pods by the first choice of label, only that counts."""
         best: dict[str, int] = {}
         counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
         for job, rank, track in self._tracks.values():
@@ -97,7 +97,7 @@ def _sum(values: Column) -> int:
 
 
 def _at_once(track: Track, sharers: Sequence[Track]) -> int:
-    """How many pods held its device in the middle of its time."""
+    """Number of pods that held the device in the middle of its time."""
     middle = (track.first + track.end) // 2
     return max(1, sum(one.first <= middle < one.end for one in sharers))
 
@@ -109,7 +109,7 @@ def _usual(counts: collections.Counter[int]) -> int:
 
 
 def owner_by_name(pod: PodKey) -> ObjectRef:
-    """What a pod's name says of its owner: a Deployment, a StatefulSet, a Job, or none."""
+    """Owner by a pod's name: a Deployment, a StatefulSet, a Job, or none."""
     namespace, name = pod
     for pattern, api_version, kind in _NAMES:
         match = re.fullmatch(f"(.+)-(?:{pattern})", name)

@@ -29,19 +29,19 @@ class Grid:
 
     @property
     def end(self) -> datetime.datetime:
-        """When the last step ends."""
+        """End of the last step."""
         return self.time(self.steps)
 
     def time(self, step: float) -> datetime.datetime:
-        """When a step begins."""
+        """Beginning of a step."""
         return self.begin + datetime.timedelta(seconds=step * self.step_s)
 
     def step(self, at: datetime.datetime) -> int:
-        """How many steps are over at `at`; one that has begun is not."""
+        """Number of steps that are over at `at`; one that has begun is not."""
         return math.floor((at - self.begin).total_seconds() / self.step_s)
 
     def steps_in(self, span: datetime.timedelta) -> int:
-        """How many steps hold a span; one that it cuts counts."""
+        """Number of steps that hold a span; one that it cuts counts."""
         return math.ceil(span.total_seconds() / self.step_s)
 
 
@@ -51,7 +51,7 @@ def _empty() -> Column:
 
 @dataclasses.dataclass(slots=True)
 class Track:
-    """What one device did for one pod, from step `first` on.
+    """Activity of one device for one pod, from step `first` on.
 
     Attributes:
         expected: Samples of activity in a step that lacks none.
@@ -83,7 +83,7 @@ class Track:
     known: dict[tuple[str, float], bytes] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def states(self, threshold: float = IDLE) -> bytes:
-        """For each step whether it was active: by samples above `threshold` (0 to 1), or by counters."""
+        """Activity in each step: by samples above `threshold` (0 to 1), or by counters."""
         found = self.known.get(("states", threshold))
         if found is None:
             row = self.above(threshold) if self.is_held else bytes([Slot.IDLE]) * len(self.busy)
@@ -96,11 +96,11 @@ class Track:
         return self.states(threshold).count(Slot.IDLE, *places) == stop - first
 
     def above(self, threshold: float) -> bytes:
-        """For each step whether samples of activity were above `threshold`."""
+        """Steps whose samples of activity were above `threshold`."""
         return self._compared("peak", threshold)
 
     def moved(self, threshold: float) -> bytes:
-        """For each step whether it moved memory."""
+        """Steps in which it moved memory."""
         return self._compared("traffic", threshold)
 
     def _compared(self, name: str, threshold: float) -> bytes:
@@ -142,7 +142,7 @@ class Track:
         return self.first + len(self.samples)
 
     def part(self, column: Column, first: int, stop: int) -> Column:
-        """Its values of these steps of the grid, as far as it has them."""
+        """Values of these steps of the grid, as far as there are any."""
         return column[max(0, first - self.first) : max(0, stop - self.first)]
 
 
@@ -166,7 +166,7 @@ class Member:
 
     @functools.cached_property
     def first(self) -> int:
-        """Its first step."""
+        """The first step."""
         return min(track.first for track in self.tracks)
 
     @functools.cached_property
@@ -194,17 +194,17 @@ class Member:
 
     @property
     def place(self) -> str:
-        """Its node; where that is unknown, a name that all pods on such devices share."""
+        """Name of the node; where that is unknown, a name that all pods on such devices share."""
         return self.node or f"unknown {self.model}"
 
     @property
     def model(self) -> str:
-        """Of its devices; empty if unknown."""
+        """Model of the devices; empty if unknown."""
         return next((track.device.model for track in self.tracks if track.device.model), "")
 
     @functools.cached_property
     def rows(self) -> tuple[bytes, ...]:
-        """Of each track the states of its steps."""
+        """States of the steps of each track."""
         return tuple(track.states() for track in self.tracks)
 
 
@@ -222,7 +222,7 @@ class Group:
 
     @property
     def first(self) -> int:
-        """Its first step."""
+        """The first step."""
         return min(member.first for member in self.members)
 
     @property
@@ -232,21 +232,21 @@ class Group:
 
     @property
     def priority_class(self) -> str:
-        """Of its pods; empty if unknown."""
+        """PriorityClass of the pods; empty if unknown."""
         return next((member.priority_class for member in self.members if member.priority_class), "")
 
     @property
     def model(self) -> str:
-        """Of its pods' devices; empty if unknown."""
+        """Model of the pods' devices; empty if unknown."""
         return next((member.model for member in self.members if member.model), "")
 
     def present(self, step: int) -> tuple[Member, ...]:
-        """Its pods at the beginning of a step: those with samples before and from then on."""
+        """Pods at the beginning of a step: those with samples before and from then on."""
         return tuple(one for one in self.members if one.first < step <= one.end)
 
     @functools.cached_property
     def works(self) -> bytes:
-        """For each step from `first` on whether any of its devices was active, UNKNOWN where one was not seen."""
+        """Activity of any device in each step from `first` on, UNKNOWN where one was not seen."""
         row = bytearray(bytes([Slot.IDLE]) * (self.end - self.first))
         for member in self.members:
             for track, known in zip(member.tracks, member.rows, strict=True):
@@ -358,5 +358,5 @@ def _lacks(track: Track, name: str) -> bool:
 
 
 def tracks(groups: Iterable[Group]) -> Iterable[Track]:
-    """All of them."""
+    """Tracks of all members."""
     return (track for group in groups for member in group.members for track in member.tracks)

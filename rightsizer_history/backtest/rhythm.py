@@ -1,4 +1,4 @@
-"""In which hours of the week work begins: idle hours count by how often it does, so a weekend counts as a few. Pure."""
+"""Rhythm of the week: an idle hour counts by how often work begins in it, so a weekend counts as a few. Pure."""
 
 import array
 import itertools
@@ -10,11 +10,11 @@ WEEK_H = DAYS * DAY_H
 _BY_HOUR = [range(hour, WEEK_H, DAY_H) for hour in range(DAY_H)]
 _BY_DAY = [range(day * DAY_H, (day + 1) * DAY_H) for day in range(DAYS)]
 _ROUNDS = 20
-"""After which hours and days fit each other."""
+"""Rounds after which hours and days fit each other."""
 
 
 class Tally:
-    """Of each hour of the week (UTC, from Monday on) how long gaps were idle in it, and how many work ended then."""
+    """Hours that gaps were idle, and gaps that work ended, in each hour of the week (UTC, from Monday on)."""
 
     def __init__(self) -> None:
         self.idle_h = array.array("d", bytes(8 * WEEK_H))
@@ -38,7 +38,7 @@ class Tally:
 
 
 class Rhythm:
-    """How much an hour of each hour of the week counts: more where work begins more often.
+    """Weight of each hour of the week: more where work begins more often.
 
     It is the product of the hour of the day and the day of the week, so that little history tells it. Each of these
     also counts one end that was expected, so that few gaps make no rhythm.
@@ -70,7 +70,7 @@ class Rhythm:
 
 
 def tally_of(gaps: Iterable[tuple[float, float, bool]]) -> Tally:
-    """Of gaps: when each began, how long it was seen, and whether work ended it."""
+    """Tally of gaps: when each began, how long it was seen, and whether work ended it."""
     found = Tally()
     for at_h, hours, is_ended in gaps:
         found.add(at_h, hours, is_ended=is_ended)

@@ -1,4 +1,4 @@
-"""When a policy could change a workload, and when all evidence is as before: by arrays over all steps. Pure.
+"""Steps at which a policy could change a workload, and those with the same evidence: by arrays over all steps. Pure.
 
 Most of a replay needs no judgement: what works is kept, what idles waits. A screen errs towards judging.
 """
@@ -33,7 +33,7 @@ _ROUNDING = 1e-9
 
 
 class Outlook(NamedTuple):
-    """What could be found of a workload at a step.
+    """Findings that are possible for a workload at a step.
 
     Attributes:
         idle, other: Whether idleness, or another finding, could call for a change.
@@ -47,7 +47,7 @@ class Outlook(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outlooks:
-    """Those of a workload, each from its step on."""
+    """Outlooks of a workload, each from its step on."""
 
     starts: Sequence[int]
     found: Sequence[Outlook]
@@ -75,7 +75,7 @@ class Screen:
     is_compared: bool
 
     def outlooks(self, members: Sequence[Member], since: int) -> Outlooks:
-        """Those of a workload with these pods; what was before `since` was others'."""
+        """Outlooks of a workload with these pods; what was before `since` was others'."""
         first, end = max(since, min(one.first for one in members)), max(one.end for one in members)
         pods = [_PodColumns(one, first, end, self.grid) for one in members]
         devices = [device for pod in pods for device in pod.devices]
@@ -123,7 +123,7 @@ class Screen:
         return _runs(first, (acts, other, tells, unclear), rows)
 
     def _others(self, pods: Sequence["_PodColumns"], spare: Flags) -> Iterator[Flags]:
-        """When other findings than idleness could call for a change."""
+        """Steps at which other findings than idleness could call for a change."""
         devices = [device for pod in pods for device in pod.devices]
         if FindingName.TOO_MANY_GPUS in self.enforced:
             yield spare
@@ -164,13 +164,13 @@ class _PodColumns:
         return enough
 
     def works(self, threshold: float) -> Flags:
-        """For each step whether one of its devices was active."""
+        """Activity of any device in each step."""
         rows = [one.aligned(np.frombuffer(one.track.states(threshold), np.uint8), 0) for one in self.devices]
         return _any(row == Slot.BUSY for row in rows)
 
 
 class _DeviceColumns:
-    """What a device did, from the step `first` on; of a window, values are those at the end of each step before."""
+    """Activity of a device from the step `first` on; of a window, values are those at the end of each step before."""
 
     def __init__(self, track: Track, first: int, end: int, grid: Grid) -> None:
         self.track = track
@@ -202,7 +202,7 @@ class _DeviceColumns:
     def evidence(
         self, window: datetime.timedelta, least: float, percent: float, idle: Thresholds
     ) -> tuple[list[Flags], Flags]:
-        """All that evidence of idleness over a window depends on, and when that is not all."""
+        """Flags on which evidence of idleness over a window depends, and the steps at which they are not all."""
         steps, limit_w = self._grid.steps_in(window), idle.idle_power_w(self.track.device.model)
         expected = self.track.expected
         coverage = self.count(np.minimum(self._samples, expected), steps) / (expected * steps)
@@ -250,7 +250,7 @@ class _DeviceColumns:
 
 
 def _any(rows: Iterable[Row]) -> Flags:
-    """For each step whether one of the rows is above zero."""
+    """Steps in which one of the rows is above zero."""
     found: Flags = functools.reduce(np.logical_or, (row > 0 for row in rows), np.zeros(1, bool))
     return found
 

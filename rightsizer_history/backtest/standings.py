@@ -42,7 +42,7 @@ def workload_of(group: Group, recording: Recording) -> Workload:
 
 
 def present_workload(one: Standing, members: Sequence[Member], recording: Recording) -> Workload:
-    """As the API server would have told of it; what it held beyond GPUs is not recorded."""
+    """Workload as the API server would have told of it; what it held beyond GPUs is not recorded."""
     pods = tuple(_pod(member, one, recording) for member in members)
     ref = one.group.ref
     return Workload(

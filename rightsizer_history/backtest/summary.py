@@ -13,7 +13,7 @@ RESAMPLES = 500
 DOUBT = 0.1
 """Share of the samples that lies outside of a printed interval."""
 MOST_DAYS = 2000
-"""Where services have more days than these, only services are drawn."""
+"""Most days of services that are drawn; where there are more, only services are."""
 WATCHED_S = 7 * 86400.0
 """A stop that the record follows for less time, without a return, may yet return."""
 
@@ -36,7 +36,7 @@ class Interval:
 
 @dataclasses.dataclass(slots=True)
 class GroupTotals:
-    """Of a kind, namespace, class or finding: freed GPU-hours, stops, and how many of these returned."""
+    """Totals of a kind, namespace, class or finding: freed GPU-hours, stops, and how many of these returned."""
 
     freed: float = 0.0
     stops: int = 0

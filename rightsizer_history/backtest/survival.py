@@ -1,4 +1,4 @@
-"""How long gaps last, where the record cuts some off: the estimator of Kaplan and Meier. Pure.
+"""Length of gaps, where the record cuts some off: the estimator of Kaplan and Meier. Pure.
 
 https://en.wikipedia.org/wiki/Kaplan%E2%80%93Meier_estimator
 """

@@ -1,4 +1,4 @@
-"""Which times cost least by recorded gaps: GPU-hours that idle, against stops of what works again. Pure."""
+"""Times that cost least by recorded gaps: GPU-hours that idle, against stops of what works again. Pure."""
 
 import dataclasses
 import datetime
@@ -25,19 +25,19 @@ NOTICES_AFTER_H = (4.0, 12.0, 24.0, 48.0)
 LONGER_NOTICES = (1.0, 1.5, 2.0, 4.0)
 """Multiples of the present notice. None is shorter: what owners would have answered is not recorded."""
 VOID_NOTICE = 0.02
-"""What a notice costs that work makes void, in mistakes: somebody reads it for nothing."""
+"""Cost of a notice that work makes void, in mistakes: somebody reads it for nothing."""
 LEAST_GAPS = 10
-"""With fewer gaps of its own, a row keeps its times."""
+"""Least number of its own gaps with which a row gets other times."""
 LEAST_CLASS_GAPS = 30
-"""With fewer gaps of its own, a PriorityClass has the times of all."""
+"""Least number of its own gaps with which a PriorityClass gets times of its own."""
 LEAST_LASTED = 5
 """The least number of gaps that have lasted for a time, for a share of returns."""
 LEAST_LEARNED = datetime.timedelta(days=7)
 """A record without a weekend makes nothing wait shorter."""
 FLEET_GAPS = 20
-"""Each row also counts the fleet's mean gap so often: a row with few gaps of its own waits as the fleet."""
+"""Number of times that each row also counts the fleet's mean gap: with few gaps of its own it waits as the fleet."""
 MONTH_H = 30 * 24.0
-"""In which a workload's changes are counted."""
+"""Hours of the month in which a workload's changes are counted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Gap:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """What a workload's rules allow, whatever the times are.
+    """Limits of a workload's rules, whatever the times are.
 
     Attributes:
         cooldown_h, longest_h: Time without a stop after one returned, doubled for each, and up to what.
@@ -76,7 +76,7 @@ class Limits:
 
     @classmethod
     def of(cls, effective: EffectivePolicy) -> "Limits":
-        """Of the rules that apply."""
+        """Limits of the rules that apply."""
         named = [rule.notifyBefore for rule in effective.rules if rule.notifyBefore is not None]
         return cls(
             cooldown_h=_hours(effective.cooldown),
@@ -98,7 +98,7 @@ class Life:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Times:
-    """How long is waited.
+    """Waiting times.
 
     Attributes:
         window_h, factor: The required idle time, and how many times the longest earlier gap it must be.
@@ -111,7 +111,7 @@ class Times:
     notice_h: float = 0.0
 
     def of(self, gap: Gap, limits: Limits) -> tuple[float, float]:
-        """After how many hours of a gap the notice is given (as the stop where there is none), and the stop due."""
+        """Hours of a gap after which the notice is given (as the stop where there is none), and the stop due."""
         required_h = max(self.window_h, self.factor * gap.before_h)
         notice_h = self.notice_h if limits.notice_h is None else limits.notice_h
         if not notice_h:
@@ -122,7 +122,7 @@ class Times:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What waiting times cost.
+    """Cost of waiting times.
 
     Attributes:
         idle: GPU-hours that nobody used before the stop, or where there was none.
@@ -137,7 +137,7 @@ class Cost:
     void: float = 0.0
 
     def total(self, price: float) -> float:
-        """In GPU-hours; a stop that returned costs `price` of them."""
+        """Total in GPU-hours; a stop that returned costs `price` of them."""
         return self.idle + price * (self.returned + VOID_NOTICE * self.void)
 
 
@@ -233,7 +233,7 @@ def _choices(
     *,
     shortens: bool,
 ) -> Iterator[Choice]:
-    """Of a row, and of those of its PriorityClasses for which other times cost less."""
+    """Choice for a row, and for those of its PriorityClasses for which other times cost less."""
     everyone = _choice(row, lives, fleet, policy, price, shortens=shortens)
     yield everyone
     by_class: dict[str, list[Life]] = {}
@@ -271,7 +271,7 @@ class _Weighted:
 
 
 class _Hazard:
-    """How gaps end, by how long they have lasted and in which hours of the week."""
+    """Ends of gaps, by how long they have lasted and in which hours of the week."""
 
     def __init__(self, *parts: _Weighted) -> None:
         tally = Tally()
@@ -283,7 +283,7 @@ class _Hazard:
         )
 
     def _lasts_h(self, gap: Gap) -> float:
-        """As far as it is known: one whose pods ended lasts for ever."""
+        """Known length of a gap in hours; one whose pods ended lasts for ever."""
         return math.inf if gap.chance == 0 else self._rhythm.counted_h(gap.at_h, gap.hours)
 
     def expected(self, life: Life) -> Life:
@@ -297,7 +297,7 @@ class _Hazard:
         return dataclasses.replace(life, gaps=gaps)
 
     def returns(self, gaps: Sequence[Gap], within_h: float) -> Iterator[tuple[float, float, int]]:
-        """Of gaps that have lasted for some hours, the share that work ends in the next hours, and how many have."""
+        """Share of the gaps of some length that work ends in the next hours, and how many have lasted so long."""
         for hours in WINDOWS_H:
             lasted = [gap for gap in gaps if gap.hours >= hours]
             if len(lasted) >= LEAST_LASTED:
@@ -309,7 +309,7 @@ class _Hazard:
 
 
 class _Fleet:
-    """All lives, towards which the rows lean."""
+    """Lives of all rows, towards which each row leans."""
 
     def __init__(self, lives: Sequence[Life]) -> None:
         whole = _Weighted.of(_gaps(lives))
@@ -319,7 +319,7 @@ class _Fleet:
         self.cost: Callable[[Times], Cost] = functools.cache(functools.partial(cost_of, expected))
 
     def hazard(self, gaps: Sequence[Gap]) -> _Hazard:
-        """Of gaps, leaning towards the fleet's."""
+        """Ends of gaps, leaning towards the fleet's."""
         return _Hazard(_Weighted.of(gaps), self._leaning)
 
 
@@ -332,7 +332,7 @@ def _size(item: tuple[int, Sequence[Life]]) -> int:
 
 
 def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
-    """Its times without work before `stop`; where a step is unknown, a gap is left out."""
+    """Times without work before `stop`; where a step is unknown, a gap is left out."""
     works, step_h = group.works[: max(0, stop - group.first)], recording.grid.step_s / HOUR_S
     before_h, begin, from_h = 0.0, None, _since_monday_h(recording.grid.begin) + group.first * step_h
     for place, state in enumerate((*works, None)):
@@ -357,7 +357,7 @@ _MONDAY_S = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC).timestamp()
 
 
 def cost_of(lives: Sequence[Life], times: Times) -> Cost:
-    """What times cost, under the limits that hold for each workload whatever they are."""
+    """Cost of times, under the limits that hold for each workload whatever they are."""
     idle, stops, returned, void = 0.0, 0, 0.0, 0.0
     for life in lives:
         limits, free_h, made = life.limits, 0.0, list[float]()
@@ -435,7 +435,7 @@ def _notices(times: Times, earliest_h: float) -> Iterator[Times]:
 
 
 def _present(row: KindDefaults | None, policy: Policy) -> Times:
-    """What the policy says now."""
+    """Times of the policy as it is."""
     idle = _thresholds(row, policy)
     return Times(
         window_h=idle.shortest_s / HOUR_S,

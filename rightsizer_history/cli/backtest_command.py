@@ -43,7 +43,7 @@ from rightsizer_history.report.backtest_messages import backtest_message, backte
 log = logging.getLogger(__name__)
 
 SEED = 1
-"""Of the samples that intervals are from: the same history gives the same bytes."""
+"""Seed of the samples that intervals are from: the same history gives the same bytes."""
 WARM_UP = 3
 """The first third of the record only teaches: no window fits into less."""
 LEAST_UNSEEN = 0.001
@@ -64,7 +64,7 @@ LONGEST_STEP = datetime.timedelta(hours=1)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a history."""
+    """Question to a history, from the flags."""
 
     span: datetime.timedelta
     step: datetime.timedelta
@@ -118,7 +118,7 @@ def _form_of(path: pathlib.Path | None) -> str | None:
 
 
 def _store(arguments: BacktestOptions) -> LastBacktestStore | None:
-    """Where --publish writes. Made before the history is read, so that an unusable kubeconfig fails at once."""
+    """Store of --publish. Made before the history is read, so that an unusable kubeconfig fails at once."""
     if not arguments.publish:
         return None
     return LastBacktestStore(Cluster(cluster_settings(arguments)), arguments.state_namespace)
@@ -172,7 +172,7 @@ def notify_of_backtest(targets: Sequence[Target], cluster: str, result: Backtest
 
 
 def question_of(arguments: HistoryOptions) -> Question:
-    """What the flags ask.
+    """Read the question from the flags.
 
     Raises:
         UsageError: One of them is invalid.
@@ -213,7 +213,7 @@ def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterat
 
 
 def name_of(loaded: LoadedPolicy) -> str:
-    """In tables."""
+    """Name of a policy in tables."""
     return "built-in policy" if loaded is BUILT_IN else pathlib.PurePath(loaded.source).name
 
 
@@ -282,7 +282,7 @@ def _longest_history(policy: Policy) -> datetime.timedelta:
 
 
 def _remarks(recording: Recording, policy: Policy, *, is_enforced: bool) -> Iterator[str]:
-    """What a reader of its figures should know."""
+    """Remarks for a reader of the figures."""
     advising = sum(rule.mode is Mode.ADVISE for rule in policy.rules)
     if advising and not is_enforced:
         yield f"{count(advising, 'rule')} with mode: advise changed nothing: --enforce asks what they would do"

@@ -1,4 +1,4 @@
-"""What a cycle leaves in the ledger of --ledger; a failure is a warning and never ends a cycle."""
+"""Record of a cycle in the ledger of --ledger; a failure is a warning and never ends a cycle."""
 
 import logging
 from collections.abc import Sequence

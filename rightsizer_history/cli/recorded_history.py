@@ -89,7 +89,7 @@ def matched_labels(policies: Iterable[Policy]) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _History:
-    """Where a history comes from: files, Prometheus, or both."""
+    """Source of a history: files, Prometheus, or both."""
 
     arguments: HistoryOptions
     grid: Grid
@@ -105,7 +105,7 @@ class _History:
         step: datetime.timedelta,
         asked: AskedFacts,
     ) -> "_History":
-        """As the flags say.
+        """Choose the source by the flags.
 
         Raises:
             UsageError: One of them is invalid, or does not fit the others.
@@ -139,13 +139,13 @@ class _History:
         return cls(arguments, grid_of(midnight, length, step), files, part, asked)
 
     def usage(self, chunk: range) -> tuple[StepsByUse, str, bool]:
-        """Of a chunk, which metrics tell it, and whether only exporters do."""
+        """Usage of a chunk, the metrics that tell it, and whether only exporters do."""
         if self.files is not None:
             return self.files.usage(self._day(chunk))
         return self._read(chunk), self._querier.source.name, self._source.is_checked
 
     def facts(self, chunk: range) -> Mapping[PodKey, PodFacts]:
-        """Of the pods of a chunk."""
+        """Facts of the pods of a chunk."""
         if self.files is not None:
             return self.files.facts(self._day(chunk))
         return pod_facts(self._until(chunk), self.asked)
@@ -240,7 +240,7 @@ class _Source:
 
 
 def _whereabouts(arguments: HistoryOptions) -> tuple[Whereabouts | None, str]:
-    """Where pods run now; without a cluster None, and why."""
+    """Nodes on which pods run now; without a cluster None, and why."""
     try:
         cluster = Cluster(cluster_settings(arguments))
         add = Parsing(PodReader(resource_table(cluster.gpu_resources)), PodTable.add)

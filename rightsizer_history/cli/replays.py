@@ -105,7 +105,7 @@ class _Worker:
     def run(
         self, others: Sequence[Connection], recording: Recording, judges: Sequence[Judge], terms: Terms
     ) -> None:
-        """Its share of every replay; `others` are pipes of the first process, which must end with that."""
+        """Replay a share of all; `others` are pipes of the first process, which must end with that."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process ends the others
         for other in others:
             other.close()

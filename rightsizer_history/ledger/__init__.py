@@ -10,4 +10,4 @@ BY: Mapping[str, str] = {
     "model": "model",
     "cluster": "cluster",
 }
-"""What sums can be by, and its column."""
+"""Columns of the ledger by which sums can be grouped."""

@@ -1,4 +1,4 @@
-"""From a plan and its outcomes to the rows of the ledger. Pure.
+"""Rows of the ledger, from a plan and its outcomes. Pure.
 
 A plan stands for the time since the one before. For this time each pod that exists now held its GPUs since it was
 created; its activity is the mean of the shortest window that covers the time. Pods that ended in between are missed.
@@ -37,7 +37,7 @@ MADE, RETURNED = "made", "returned"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose GPUs they are.
+    """Holder of GPUs.
 
     Attributes:
         owner: The workload, or what starts one after another, such as a CronJob, as NAMESPACE/KIND/NAME.
@@ -122,7 +122,7 @@ class LedgerPeriod(NamedTuple):
 
     @property
     def hours(self) -> float:
-        """Its length."""
+        """Length in hours."""
         return max((self.end - self.begin).total_seconds(), 0.0) / HOUR_S
 
     def days(self) -> Iterator[tuple[datetime.date, "LedgerPeriod"]]:
@@ -146,7 +146,7 @@ class _Measured(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Bookkeeper:
-    """What the rows of one plan are made with.
+    """Maker of the rows of one plan.
 
     Attributes:
         team_label: The label that names teams.
@@ -212,7 +212,7 @@ class Bookkeeper:
         )
 
     def holder(self, decision: Decision) -> Holder:
-        """Whose GPUs a decision is about."""
+        """Holder of the GPUs that a decision is about."""
         workload, ref = decision.workload, decision.workload.ref
         model = model_of(decision, self._nodes)
         return Holder(

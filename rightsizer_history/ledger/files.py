@@ -131,12 +131,12 @@ class LedgerContent:
 
     @property
     def folder(self) -> str:
-        """Where it is."""
+        """URL of the folder."""
         return f"{self.ledger.folder.url}/{self.file.cluster}"
 
 
 def counted_once(contents: Iterable[LedgerContent]) -> tuple[Sequence[LedgerContent], Sequence[str]]:
-    """Those that count, so that no cycle counts twice; and in words, which folders hold cycles of others.
+    """Files that count, so that no cycle counts twice; and in words, which folders hold cycles of others.
 
     A merged file counts instead of those that it holds. A cycle's name has its time and run: the same name in another
     folder is a copy. A file with a copied cycle is left out whole.
@@ -176,7 +176,7 @@ class ClusterLedger:
         list(self._folder.names())
 
     def last(self, at: datetime.datetime) -> datetime.datetime | None:
-        """When the last plan before this moment was recorded; None if none was."""
+        """Time of the last plan that was recorded before this moment; None if none was."""
         times = [
             one.at for one in self._files() if one.table == USAGE and one.level == _CYCLE and one.at < at
         ]

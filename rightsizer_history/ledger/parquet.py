@@ -58,7 +58,7 @@ class ParquetFolder:
         return "://" not in self.url
 
     def names(self, *, with_folders: bool = False) -> Iterator[str]:
-        """Its files; with those of the folders in it, as FOLDER/NAME."""
+        """Names of the files; with those of the folders in it, as FOLDER/NAME."""
         selector = self.library("fs").FileSelector
         try:
             system, root = self.place

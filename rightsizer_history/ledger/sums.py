@@ -1,4 +1,4 @@
-"""What the ledgers of one or many clusters say about a period, summed up by DuckDB.
+"""Sums of the ledgers of one or many clusters over a period, by DuckDB.
 
 DuckDB reads local files itself; pyarrow reads those of buckets for it. Memory is bounded: what
 does not fit is summed in parts.
@@ -37,9 +37,9 @@ _THREADS = 4
 _ROWS_AT_ONCE = 4096
 LEADERS = 10
 _SLACK_H = 0.1
-"""By so much the hours recorded for a day may exceed its length."""
+"""Hours by which those recorded for a day may exceed its length."""
 _DIGITS = 6
-"""To which equal amounts are equal, in whatever order they were summed up."""
+"""Digits to which equal amounts are equal, in whatever order they were summed up."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Hours:
         return self.unpriced > 0 and not self.cost
 
     def __add__(self, other: "Hours") -> "Hours":
-        """Both together."""
+        """Sum of both."""
         return Hours(*(getattr(self, name) + getattr(other, name) for name in _HOURS))
 
 
@@ -99,7 +99,7 @@ class LedgerPart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterTime:
-    """How much of the period a cluster recorded, and the GPU-hours that its nodes had; None if unknown."""
+    """Part of the period that a cluster recorded, and the GPU-hours that its nodes had; None if unknown."""
 
     name: str
     recorded_h: float
@@ -108,7 +108,7 @@ class ClusterTime:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reclaim:
-    """What the changes of the period gave.
+    """Result of the changes of the period.
 
     Attributes:
         changes: That were made.
@@ -226,7 +226,7 @@ class LedgerReader:
         self.problems += self._count_days_once()
 
     def __enter__(self) -> Self:
-        """Nothing more is needed."""
+        """Return itself: nothing needs to be opened."""
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -379,14 +379,14 @@ class LedgerReader:
         return sorted(once.values(), key=lambda one: one.at)
 
     def charges(self) -> Iterator[Mapping[str, Any]]:
-        """What each workload held on each day, one row each, without an order."""
+        """Hours that each workload held on each day, one row each, without an order."""
         keys = ("day", "cluster", *HOLDER, "currency")
         for row in self._usage(", ".join(keys), _SUMS):
             yield {**dict(zip(keys, row, strict=False)), "hours": Hours(*row[len(keys) :])}
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
-    """For what does not fit into memory; None where nothing can be written."""
+    """Directory for what does not fit into memory; None where nothing can be written."""
     try:
         return tempfile.TemporaryDirectory(prefix="gpu-rightsizer-", ignore_cleanup_errors=True)
     except OSError:
@@ -396,7 +396,7 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
 def _sums_of_changes(
     column: str, changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]
 ) -> Mapping[str, Freed]:
-    """By a column; GPUs returned also of changes before the period."""
+    """Sums by a column; GPUs returned also of changes before the period."""
     found = collections.defaultdict[str, Freed](Freed)
     for place, change in enumerate(changes):
         name = change.cluster if column == "cluster" else getattr(change.holder, column)
@@ -407,7 +407,7 @@ def _sums_of_changes(
 
 
 def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping[int, Freed]:
-    """What each change reclaimed, by its place in the list: until it was returned, or the end.
+    """GPU-hours that each change reclaimed, by its place in the list: until it was returned, or the end.
 
     Only what verification saw go counts. A return ends the change that it names; a scale-up returns the latest first.
     """

@@ -31,7 +31,7 @@ LEDGER_FORMS: Mapping[str, str] = {
     "markdown": "ledger:ledger_markdown",
     "html": "ledger_page:ledger_html",
 }
-"""Of the ledger's account; CSV is made of its charges instead."""
+"""Renderers of the ledger's account; CSV is made of its charges instead."""
 
 BACKTEST_ENDINGS: Mapping[str, str] = {
     ".txt": TABLE,

@@ -60,12 +60,12 @@ class Backtest:
 
     @property
     def judged(self) -> Sequence[Summary]:
-        """Of the policies."""
+        """Summaries of the policies."""
         return [one for one in self.summaries if one.judge in self.policies]
 
 
 def headline(result: Backtest) -> str:
-    """What it is about."""
+    """Sentence about the replayed history."""
     return (
         f"{count(result.days, 'day')} to {instant(result.end)}: {count(result.workloads, 'workload')}, at most "
         f"{result.gpus:,.1f} GPUs held, {result.source}"
@@ -73,7 +73,7 @@ def headline(result: Backtest) -> str:
 
 
 def terms_words(result: Backtest) -> str:
-    """How it was replayed, so that it can be again."""
+    """Terms of the replay, so that it can be repeated."""
     learned = f"after the first {span(result.learned)}, which only teaches, " if result.learned else ""
     enforced = ", rules that advise as if they enforced" if result.is_enforced else ""
     words = (
@@ -123,7 +123,7 @@ _THOUSANDS_FROM = 99_999.5
 
 
 def details(summary: Summary, result: Backtest) -> Iterator[str]:
-    """What a policy would have done, in sentences."""
+    """Sentences about the changes that a policy would have made."""
     yield from result.remarks.get(summary.judge, ())
     if not summary.groups["kind"] and not summary.notices:
         yield "changes nothing"
@@ -161,7 +161,7 @@ def hurt_list(summary: Summary) -> Iterator[str]:
 
 
 def returns_words(summary: Summary) -> str:
-    """How many of the stops returned, with what is still open."""
+    """Number of the stops that returned, with the number that is still open."""
     stops, returned = round(summary.stops.value), round(summary.returned.value)
     words = f"{returned:,} of {count(stops, 'stop')} returned (90 %: {between(summary.returned)})"
     if summary.median_return_h is not None:
@@ -225,7 +225,7 @@ def backtest_csv(result: Backtest) -> str:
 
 
 def backtest_markdown(result: Backtest) -> str:
-    """For merge requests and wikis."""
+    """Text for merge requests and wikis."""
     lines = [f"# Backtest of {count(result.days, 'day')}", "", escaped(headline(result)), ""]
     lines += [escaped(terms_words(result)), ""]
     lines += [table_markdown(judges_table(result))]
@@ -254,7 +254,7 @@ def row_of(one: Summary) -> Iterator[str]:
 
 
 def backtest_document(result: Backtest) -> dict[str, Any]:
-    """For programs."""
+    """Document for programs."""
     return {
         "apiVersion": "gpu-rightsizer.io/v1alpha1",
         "kind": "Backtest",

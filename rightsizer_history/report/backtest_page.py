@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT = 760, 380
 _LEFT, _BOTTOM, _TOP, _RIGHT = 70, 56, 24, 110
 _LINE = 15
 _TICKS = 4
-"""Of each axis; its end may be one more."""
+"""Ticks of each axis; its end may be one more."""
 _HIDDEN = 0.06
 """A tick that is nearer to another, as a share of the axis, is left out."""
 
@@ -107,7 +107,7 @@ class _Axes:
 
 
 def round_steps(most: float) -> Iterator[float]:
-    """From 0 on in steps of 1, 2 or 5 times a power of ten."""
+    """Numbers from 0 on in steps of 1, 2 or 5 times a power of ten."""
     size = 10.0 ** math.floor(math.log10(most / _TICKS))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor * (_TICKS + 1) > most)
     yield from (step * number for number in range(int(most / step) + 1))

@@ -25,7 +25,7 @@ _UNKNOWN = "?"
 
 
 def headline(account: LedgerAccount) -> Iterator[str]:
-    """What happened in the period, a line each."""
+    """Summary of the period, a line each."""
     hours, total = sum(one.recorded_h for one in account.clusters), account.total
     length = (account.end - account.begin).total_seconds() / 3600 * len(account.clusters)
     names = [one.name for one in account.clusters]
@@ -99,7 +99,7 @@ def ledger_table(account: LedgerAccount) -> str:
 
 
 def ledger_markdown(account: LedgerAccount) -> str:
-    """For merge requests and wikis."""
+    """Text for merge requests and wikis."""
     blocks = ["# GPU ledger", "\n".join(f"{escaped(words)}  " for words in headline(account)).rstrip()]
     blocks += [table_markdown(table) for table in tables(account)]
     blocks += [escaped(words) for words in REMARKS]
@@ -119,7 +119,7 @@ def ledger_yaml(account: LedgerAccount) -> str:
 
 
 def ledger_document(account: LedgerAccount) -> dict[str, Any]:
-    """For programs: GPU-hours and money; null where nothing is known. A test holds it to docs/ledger.schema.json."""
+    """GPU-hours and money for programs; null where nothing is known. A test holds it to docs/ledger.schema.json."""
     reclaim = account.reclaim
     return {
         "apiVersion": API_VERSION,

@@ -176,12 +176,12 @@ def _duration(span: datetime.timedelta) -> str:
 
 
 def _thresholds(idle: Thresholds) -> dict[str, Any]:
-    """What differs from the built-in defaults, and always the window."""
+    """Settings that differ from the built-in defaults, and always the window."""
     return {"window": _written(idle.window), **_changed(idle)}
 
 
 def _changed(part: Judging) -> dict[str, Any]:
-    """What differs from the built-in defaults."""
+    """Settings that differ from the built-in defaults."""
     usual = type(part)()
     return {
         name: _written(value)
