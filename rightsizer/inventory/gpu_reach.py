@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from rightsizer.inventory.gpu_requests import FRACTION_ANNOTATIONS
-from rightsizer.kube.api_objects import Container, PodObject
+from rightsizer.kube.api_objects import ABSENT, Container, EnvVar, PodObject
 from rightsizer.model import Node, Pod
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -60,9 +60,14 @@ def reach_of(item: PodObject) -> str:
 def _container_reach(container: Container) -> str:
     if container.security_context is not None and container.security_context.privileged:
         return "is privileged"
-    if any(one.name == _VISIBLE and one.value not in _NONE_VISIBLE for one in container.env or ()):
+    if any(variable.name == _VISIBLE and _shows(variable) for variable in container.env or ()):
         return f"sets {_VISIBLE}"
     return f"mounts {_DEVICE_MOUNTS}" if _DEVICE_MOUNTS.encode() in bytes(container.volume_mounts) else ""
+
+
+def _shows(variable: EnvVar) -> bool:
+    """Whether a variable may name GPUs; mpi-operator sets it to nothing on the launchers of MPIJobs v2beta1."""
+    return (variable.value or "") not in _NONE_VISIBLE or bytes(variable.value_from) != bytes(ABSENT)
 
 
 def _unfinished(item: PodObject) -> Iterator[Container]:

@@ -88,11 +88,12 @@ class ResourceRequirements(msgspec.Struct):
     claims: list[NameReference] | None = None
 
 
-class EnvVar(msgspec.Struct):
-    """corev1.EnvVar; without a value it is read from elsewhere."""
+class EnvVar(msgspec.Struct, rename="camel"):
+    """corev1.EnvVar; the API server leaves an empty value out."""
 
     name: str
     value: str | None = None
+    value_from: msgspec.Raw = ABSENT
 
 
 class SecurityContext(msgspec.Struct):

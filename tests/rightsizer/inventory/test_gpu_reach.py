@@ -69,6 +69,8 @@ def test_reach_of_a_spec_that_shows_more_gpus_is_named(
         pytest.param({"securityContext": {"privileged": False}}, {}, id="not-privileged"),
         pytest.param({"securityContext": None, "env": None}, {"volumes": None}, id="null"),
         pytest.param(_visible(value="void"), {}, id="none-visible"),
+        pytest.param(_visible(), {}, id="empty"),  # as the API server returns ""
+        pytest.param(_visible(value="", valueFrom=None), {}, id="empty-and-null"),
         pytest.param({"envFrom": [{"configMapRef": {"name": "settings"}}]}, {}, id="read-from-elsewhere"),
         *(
             pytest.param({}, _mounts(path), id=path or "none")
