@@ -109,7 +109,7 @@ def no_stop_reason(workload: Workload) -> str:
 
 
 def action_for(workload: Workload) -> Action | None:
-    """How a workload's GPUs can be freed; None if unknown."""
+    """The action that frees all GPUs of a workload; None if unknown."""
     by = stopped_by(workload)
     return by[1].action if by else None
 
@@ -131,7 +131,7 @@ def is_supported(workload: Workload, action: Action, proposal: Proposal | None) 
 
 
 def pause_for(workload: Workload, proposal: Proposal | None) -> PauseSupport | None:
-    """How a workload is suspended to apply a proposal; None if no suspension is needed."""
+    """The suspension that a workload needs before a proposal is applied; None if it needs none."""
     row = row_of(workload)
     if (
         row is None

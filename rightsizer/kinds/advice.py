@@ -1,4 +1,4 @@
-"""What a person does by hand: kubectl commands, and the fields that Argo CD or Flux must ignore. Pure."""
+"""Instructions for people: kubectl commands, and the fields that Argo CD or Flux must ignore. Pure."""
 
 import dataclasses
 import datetime
@@ -34,7 +34,7 @@ _LOWER_BOUNDS = {
     "KEDA": ("keda.sh/v1alpha1", "ScaledObject", "minReplicaCount"),
     "HorizontalPodAutoscaler": ("autoscaling/v2", "HorizontalPodAutoscaler", "minReplicas"),
 }
-"""By autoscaler, where it says how many replicas it keeps; KEDA makes an HPA of its own."""
+"""API version, kind and field of each autoscaler's minimum of replicas; KEDA makes an HPA of its own."""
 _ARGO = re.compile(r"(?:jsonPointers|managedFieldsManagers): \[.*\]")
 _FLUX = re.compile(r"(?<=paths: )\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -175,7 +175,7 @@ def stopping(
 def _with_work(
     decision: Decision, row: Kind | None, at: datetime.datetime, restart_time: datetime.timedelta | None
 ) -> Decision:
-    """With how much work is in no checkpoint, if that is what a stop destroys, and what the restart takes."""
+    """Add the work in no checkpoint, if a stop destroys it, and the GPU-hours that the restart takes."""
     workload = decision.workload
     by_kind_s = row.restart_s if row is not None else START_S
     restart = (

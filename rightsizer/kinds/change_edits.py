@@ -162,7 +162,7 @@ def _amount_edits(
 
 
 def _require_no_init(obj: Mapping[str, Any], container: Path, resources: Sequence[str]) -> None:
-    """No init container may request GPUs: a pod gets the maximum of all its containers, by resource."""
+    """Refuse an init container that requests GPUs: a pod gets the maximum of all its containers, by resource."""
     initial = value_at(obj, (*container[:-2], "initContainers"))
     for one in initial if isinstance(initial, list) else ():
         asked = (one.get("resources") or {}).get("limits") or {} if isinstance(one, Mapping) else {}

@@ -18,7 +18,7 @@ from rightsizer.kinds.kind import CLAIM_TEMPLATE, Kind
 from rightsizer.model import ClaimTemplate, Edit, Proposal, Workload
 
 MADE = "-[0-9]+-[0-9a-f]{8}"
-"""What the name of a template for fewer devices has after that of the one that it is made from."""
+"""Pattern of the suffix that a ResourceClaimTemplate for fewer devices adds to the name of the original."""
 _DIGITS = 8
 _LONGEST = 200
 

@@ -25,7 +25,7 @@ from rightsizer.model import Action
 TEMPLATE: Path = ("spec", "template", "spec", "containers", NAMED)
 """Containers of a corev1.PodTemplateSpec."""
 CLASS = "priorityClassName"
-"""Of a corev1.PodSpec."""
+"""Field of a corev1.PodSpec."""
 TEMPLATE_CLASS: Path = ("spec", "template", "spec", CLASS)
 
 _PODS = "memory of its pods"

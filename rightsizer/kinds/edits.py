@@ -46,7 +46,7 @@ def edit_of(obj: _Object, path: Path, value: Any, *, absent: bool | None = None)
 
 
 def shown(path: Path) -> str:
-    """For people: spec.template.spec.containers[main].resources.limits[nvidia.com/gpu]."""
+    """Text of a path: spec.template.spec.containers[main].resources.limits[nvidia.com/gpu]."""
     parts = [path[0]]
     for step in path[1:]:
         key, _, name = step.partition("=")

@@ -23,7 +23,7 @@ class Health(enum.StrEnum):
     WAITING = "waiting"
     FAILED = "failed"
     ENDED = "ended"
-    """It ended by itself, as a Job does."""
+    """The workload ended by itself, as a Job does."""
 
 
 def is_verified(outcome: Outcome) -> bool:
@@ -47,7 +47,7 @@ def expected_pods(record: ChangeRecord, obj: Mapping[str, Any], row: Kind) -> in
 def health_of(
     record: ChangeRecord, pods: Sequence[Pod], expected_pods: int, at: datetime.datetime
 ) -> tuple[Health, str]:
-    """Its health since the change, and the reason; `pods` are all its current pods that request GPUs."""
+    """The health since the change, and the reason; `pods` are all current pods that request GPUs."""
     living = [pod for pod in pods if not pod.is_terminating]
     # A change of replicas leaves the other pods as they are; a change of the template replaces them.
     is_rollout = record.action not in {Action.SCALE_DOWN, Action.SCALE_UP}

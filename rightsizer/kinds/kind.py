@@ -24,7 +24,7 @@ PLAIN = re.compile(r'[^",\\\x00-\x1f]*')
 
 
 class Value(enum.Enum):
-    """What a field may hold; a record with another value was not written by gpu-rightsizer."""
+    """Values that a field may hold; a record with another value was not written by gpu-rightsizer."""
 
     COUNT = "a number from 0"
     SWITCH = "true or false"
@@ -77,11 +77,11 @@ SUSPEND = Field(("spec", "suspend"), Value.SWITCH)
 CLAIM_TEMPLATE = "resourceClaimTemplateName"
 """The field of a pod's spec that names it."""
 NOW = "now"
-"""In place of a value: the time of the change, RFC 3339 in UTC."""
+"""Placeholder for a value: the time of the change, RFC 3339 in UTC."""
 
 
 SET = object()
-"""In place of the value of a BlockingField: any that is not empty."""
+"""Value of a BlockingField that stands for any that is not empty."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class BlockingField:
         return any(map(bool, found)) if self.value is SET else self.value in found
 
     def __str__(self) -> str:
-        """For people."""
+        """State the field, its value and the reason."""
         value = "set" if self.value is SET else "not set" if self.value is None else repr(self.value)
         return f"its {shown(self.path)} is {value}, so that {self.why}"
 
@@ -185,7 +185,7 @@ class CommandObject:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stop:
-    """How all GPUs of a workload are freed.
+    """The field or eviction that frees all GPUs of a workload.
 
     Attributes:
         reason: Of the Event, in Kubernetes's CamelCase.
@@ -246,7 +246,7 @@ LEFT_OVER = StopState(
     frozenset({ENDED}),
     why="it has ended, so its controller heeds no switch; pods that still run have to be deleted",
 )
-"""Of a workload that has ended, where nothing but its controller deletes what still runs."""
+"""State of a workload that has ended, where nothing but its controller deletes what still runs."""
 
 
 START_S = 120
@@ -262,7 +262,7 @@ WOKEN_BY_KNATIVE = "memory of its pods; a request starts it again, and waits for
 
 
 class Steering(enum.Enum):
-    """How the victims of a scale-down are selected."""
+    """Ways to select the victims of a scale-down."""
 
     NONE = "none"
     """The victims cannot be selected or predicted."""
@@ -271,7 +271,7 @@ class Steering(enum.Enum):
     TAIL = "tail"
     """The highest ordinals are deleted first."""
     NAMED = "named"
-    """Its own object names the pods to delete."""
+    """The object itself names the pods to delete."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ _PERCENT = re.compile(r"([0-9]{1,9})%")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rollout:
-    """How many replicas of a changed template start before one of the former ones ends.
+    """Numbers of replicas of a changed template that start before one of the former ones ends.
 
     https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#max-surge
 
@@ -338,7 +338,7 @@ def _scaled(limit: object, replicas: int, *, up: bool) -> int | None:
 QUARTER = "25%"
 """Default of maxSurge and maxUnavailable of Deployments, and of what works like them."""
 WHOLE = Rollout(surge="100%", unavailable=0)
-"""All replicas start before any former one ends, as Knative's revisions."""
+"""Rollout in which all replicas start before any former one ends, as Knative's revisions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ class Kind:
 
     @property
     def of(self) -> OwnerKind:
-        """Its row with versions and plural."""
+        """The row of its API group and kind, with versions and plural."""
         row = self.where or owner_kind(self.group, self.kind)
         assert row is not None, f"{self.kind}.{self.group} has no row in kube.owner_kinds"  # noqa: S101
         return row
@@ -467,7 +467,7 @@ class Kind:
 
     @property
     def stops(self) -> tuple[Stop, ...]:
-        """All ways in which it may be stopped, without those of objects that it owns."""
+        """Return all ways in which it may be stopped, without those of objects that it owns."""
         every = (self.stop, self.on_knative, *(one.stop for one in self.states))
         return tuple(dict.fromkeys(one for one in every if one is not None and not one.owned))
 
@@ -529,7 +529,7 @@ def _allows_after(field: Field, edit: Edit) -> bool:
 
 
 def _is_extended(path: Path) -> bool:
-    """Of resources, only extended ones (with a domain in their name) are changed: never CPU or memory."""
+    """Whether a resource may be changed: only one with a domain in its name, never CPU or memory."""
     return path[-2] not in {"limits", "requests"} or "/" in path[-1]
 
 

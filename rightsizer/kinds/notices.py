@@ -26,7 +26,7 @@ from rightsizer.text import decoded, read_instant, require_ours
 _MAX_REASON = 600
 _AT_REST = frozenset({FindingName.IDLE, FindingName.FINISHED})
 _LAPSES = datetime.timedelta(days=7)
-"""After this time past its due date a notice is about an earlier episode; a weekly maintenance window can follow it."""
+"""Time past its due date after which a notice is about an earlier episode; it outlasts a weekly maintenance window."""
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):

@@ -52,7 +52,7 @@ _LATER = 512
 
 
 def describe(record: ChangeRecord) -> str:
-    """What was changed, for people."""
+    """Text of the changed fields, and of those that change once the pods are gone."""
     done = ", ".join(map(edit_text, record.edits))
     if record.pending_end:
         return f"{done}; everything is restored once its pods are gone"
@@ -196,7 +196,7 @@ def recorded_edits(annotations: Mapping[str, str]) -> Sequence[Edit]:
 
 
 def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
-    """When it was last restored, if ever.
+    """Time of the last rollback by gpu-rightsizer, if any.
 
     Raises:
         ValueError: The annotation cannot be read.

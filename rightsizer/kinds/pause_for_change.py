@@ -51,7 +51,7 @@ def is_changeable(row: Kind, obj: _Object, *, is_late: bool) -> bool:
 
 
 def end_condition(obj: _Object) -> str:
-    """How it ended by itself, such as Complete; empty if it did not."""
+    """The condition by which an object ended by itself, such as Complete; empty if it did not."""
     status = obj.get("status") or {}
     return next((kind for kind in _OVER if _holds(status, kind)), "")
 
@@ -63,7 +63,7 @@ def _holds(status: _Object, kind: str) -> bool:
 
 
 def expected_job_pods(obj: _Object) -> int:
-    """How many of its pods should run: no more than still have to succeed."""
+    """Number of pods that should run: no more than still have to succeed."""
     spec, status = obj["spec"], obj.get("status") or {}
     wanted, enough = int(spec.get("parallelism", 1)), spec.get("completions")
     return wanted if enough is None else max(min(wanted, enough - status.get("succeeded", 0)), 0)

@@ -23,7 +23,7 @@ _Steps = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavedPod:
-    """What people must see of a manifest before the pod is created.
+    """Parts of a manifest that people must see before the pod is created.
 
     Attributes:
         digest: Of the Secret's files.
@@ -37,7 +37,7 @@ class SavedPod:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """State images, service account, and privileges that exceed the baseline."""
         images = f"{'images' if len(self.images) > 1 else 'image'} {', '.join(self.images)}"
         account = f"service account {self.service_account}"
         beyond = f"; exceeds Pod Security baseline: {', '.join(self.privileges)}" if self.privileges else ""
@@ -57,7 +57,7 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def saved_pod(manifest: Mapping[str, Any], digest: str) -> SavedPod:
-    """What a manifest contains.
+    """Extract from a manifest the parts that people must see.
 
     Raises:
         ValueError: gpu-rightsizer cannot have saved it.
@@ -145,7 +145,7 @@ _ALLOWED_IN_ANY: Mapping[str, tuple[object, ...]] = {
     "seLinuxOptions.user": _UNSET,
     "seLinuxOptions.role": _UNSET,
 }
-"""In the security context of a pod, and of a container."""
+"""Allowed values in the security context of a pod, and of a container."""
 _HANDLERS = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop")
 _ALLOWED_IN_CONTAINER: Mapping[str, tuple[object, ...]] = {
     "securityContext.privileged": _OFF,
@@ -171,7 +171,7 @@ _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def beyond_baseline(pod: Mapping[str, Any]) -> Iterator[str]:
-    """What exceeds the baseline, in words."""
+    """Yield each field that exceeds the baseline, with its value."""
     for path, allowed in _ALLOWED.items():
         for value in _values(pod["spec"], tuple(path.split("."))):
             if value not in allowed:

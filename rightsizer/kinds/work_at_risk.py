@@ -1,4 +1,4 @@
-"""How much work a stop destroys: GPU-hours since the last checkpoint, or since the pods started. Pure.
+"""The work that a stop destroys: GPU-hours since the last checkpoint, or since the pods started. Pure.
 
 Tenants write annotations and what their trainers report. A checkpoint can only lower the loss of its own workload,
 which then goes earlier; without one, all of its run time counts. What a status reports is shown, and decides nothing.
@@ -38,7 +38,7 @@ class WorkAtRisk:
 
     @property
     def message(self) -> str:
-        """For people."""
+        """State the work, and whether a checkpoint is known."""
         if not self.gpu_hours:
             return (
                 "no work since its last checkpoint"
@@ -52,7 +52,7 @@ class WorkAtRisk:
 
 
 def work_at_risk(workload: Workload, at: datetime.datetime, *, idle_s: float = 0.0) -> WorkAtRisk | None:
-    """What a stop at this time would destroy; None if it is unknown since when its pods have run.
+    """The work that a stop at this time would destroy; None if the start of a pod is unknown.
 
     The seconds for which it has been idle are no work; what its pods did before counts as such.
     """
