@@ -70,7 +70,7 @@ def stopped_by(workload: Workload) -> tuple[ObjectRef, Kind] | None:
     """The object that is changed to stop a workload (itself or its control object), and its row; None if unknown."""
     ref, row = workload.ref, row_of(workload)
     if row is not None and row.stop is not None and row.stop.owned:
-        below = [one for one in workload.owned if one.kind == row.stop.owned]
+        below = [ref for ref in workload.owned if ref.kind == row.stop.owned]
         return (below[0], _BY_KIND[below[0].group, below[0].kind]) if len(below) == 1 else None
     if workload.control_object is not None and (row is None or row.is_usual):
         ref = workload.control_object

@@ -61,9 +61,8 @@ def stop_command(workload: Workload) -> str:
 
 
 def _deletion(workload: Workload) -> str:
-    """The command that deletes the pods that hold its GPUs."""
     first, *others = [pod.ref for pod in workload.holding]
-    return kubectl(first, "delete", *(one.name for one in others)) if all(map(is_possible, others)) else ""
+    return kubectl(first, "delete", *(ref.name for ref in others)) if all(map(is_possible, others)) else ""
 
 
 def _stopping(ref: ObjectRef, row: Kind, stop: Stop, obj: Mapping[str, Any]) -> str:
@@ -128,10 +127,10 @@ def _lower_bound(workload: Workload, replicas: int) -> str:
 def _patch(ref: ObjectRef, value: Any, *paths: Path) -> str:  # noqa: ANN401 - JSON
     patch: dict[str, Any] = {}
     for path in paths:
-        here = patch
+        parent = patch
         for step in path[:-1]:
-            here = here.setdefault(step, {})
-        here[path[-1]] = value
+            parent = parent.setdefault(step, {})
+        parent[path[-1]] = value
     return kubectl(ref, "patch", "--type", "merge", "-p", json.dumps(patch))
 
 
@@ -157,7 +156,8 @@ def stopping(
     rows = [(ref, row) for ref in along if (row := kind_of(ref)) is not None]
     by, row = stopped_by(workload), row_of(workload)
     words = [row.lost] if row is not None else []
-    words += [f"a request starts it again by {one.kind} {one.name}" for one in workload.managers if one.wakes]
+    wakers = [f"{manager.kind} {manager.name}" for manager in workload.managers if manager.wakes]
+    words += [f"a request starts it again by {waker}" for waker in wakers]
     if by is not None and by[0] != workload.ref:
         words.append(f"by {by[0].kind} {by[0].name}: {by[1].lost}")
     elif _is_server(decision) and not _says_who_wakes(workload, row):
@@ -203,7 +203,7 @@ def _is_server(decision: Decision) -> bool:
 
 def _says_who_wakes(workload: Workload, row: Kind | None) -> bool:
     """Whether an autoscaler may start it again, or its kind says already what a request does."""
-    return any(one.scales for one in workload.managers) or (row is not None and row.wakes is not None)
+    return any(manager.scales for manager in workload.managers) or (row is not None and row.wakes is not None)
 
 
 def along_with(workload: Workload, fleet: Fleet) -> tuple[ObjectRef, ...]:

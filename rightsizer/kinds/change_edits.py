@@ -108,10 +108,10 @@ def proposal_edits(
 
 
 def _require_preconditions(kind: Kind, obj: Mapping[str, Any], *, for_slices: bool) -> None:
-    for one in kind.preconditions:
-        value = value_at(obj, one.path)
-        if (for_slices or not one.only_for_slices) and not any(same(value, each) for each in one.allowed):
-            message = f"its {shown(one.path)} is {json.dumps(value)}: {one.why}"
+    for need in kind.preconditions:
+        value = value_at(obj, need.path)
+        if (for_slices or not need.only_for_slices) and not any(same(value, text) for text in need.allowed):
+            message = f"its {shown(need.path)} is {json.dumps(value)}: {need.why}"
             raise ValueError(message)
 
 
@@ -164,10 +164,10 @@ def _amount_edits(
 def _require_no_init(obj: Mapping[str, Any], container: Path, resources: Sequence[str]) -> None:
     """Refuse an init container that requests GPUs: a pod gets the maximum of all its containers, by resource."""
     initial = value_at(obj, (*container[:-2], "initContainers"))
-    for one in initial if isinstance(initial, list) else ():
-        asked = (one.get("resources") or {}).get("limits") or {} if isinstance(one, Mapping) else {}
+    for init in initial if isinstance(initial, list) else ():
+        asked = (init.get("resources") or {}).get("limits") or {} if isinstance(init, Mapping) else {}
         if named := sorted(set(resources) & set(asked)):
-            message = f"its init container {one.get('name')} asks for {named[0]}, too"
+            message = f"its init container {init.get('name')} asks for {named[0]}, too"
             raise ValueError(message)
 
 
@@ -290,7 +290,7 @@ def missing_field_reason(workload: Workload, proposal: Proposal | None, at: date
 
 def _queue_blocker(workload: Workload, row: Kind, proposal: Proposal) -> str:
     """Why its queue would not let another number of replicas, or other pods, start; empty if it would."""
-    is_queued = any(one.kind == "Kueue" for one in workload.managers) or any(
+    is_queued = any(manager.kind == "Kueue" for manager in workload.managers) or any(
         QUEUED_PODS in pod.annotations for pod in workload.pods
     )
     if proposal.replicas is None and (is_queued or any(QUEUE in pod.labels for pod in workload.pods)):
@@ -310,10 +310,10 @@ def pod_spec_of(workload: Workload) -> dict[str, Any]:
         return {}
     for pattern in row.changeable:
         for path in places(obj, pattern):
-            around = (value_at(obj, path[:length]) for length in range(len(path), 0, -1))
-            found = next((one for one in around if isinstance(one, dict) and _PLACEMENT & one.keys()), None)
-            if found is not None:
-                return found
+            for length in range(len(path), 0, -1):
+                spec = value_at(obj, path[:length])
+                if isinstance(spec, dict) and _PLACEMENT & spec.keys():
+                    return spec
     return {}
 
 

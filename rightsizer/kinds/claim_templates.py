@@ -36,7 +36,7 @@ def claim_edit(
     Raises:
         ValueError: The object cannot be changed so; the message says why.
     """
-    known = {one.name: one for one in templates}
+    known = {template.name: template for template in templates}
     named = [(path, value_at(obj, path)) for pattern in kind.claims for path in places(obj, pattern)]
     found = [(path, known[name]) for path, name in named if name in known]
     if len(found) != 1:
@@ -63,7 +63,7 @@ def smaller(template: ClaimTemplate, proposal: Proposal) -> ClaimTemplate:
         raise ValueError(message)
     spec = msgspec.json.decode(template.spec)
     devices = spec["spec"]["devices"]
-    (exactly,) = (one["exactly"] for one in devices["requests"] if one["name"] == template.request)
+    (exactly,) = (ask["exactly"] for ask in devices["requests"] if ask["name"] == template.request)
     count = template.count if proposal.gpus_per_pod is None else proposal.gpus_per_pod
     if proposal.gpus_per_pod is not None:
         if not 0 < count < template.count:
@@ -88,12 +88,12 @@ def _request_profile(exactly: dict[str, Any], proposal: Proposal, named: str) ->
     Raises:
         ValueError: How the profile is requested is unknown.
     """
-    wanted = [one for name, _ in proposal.asks if (one := claimed_profile(name)) is not None]
+    wanted = [claimed for name, _ in proposal.asks if (claimed := claimed_profile(name)) is not None]
     if len(wanted) != 1:
         message = "its pods have ResourceClaims, which are only for whole GPUs or MIG devices"
         raise ValueError(message)
     ((device_class, profile),) = wanted
-    expressions = [(one.get("cel") or {}).get("expression", "") for one in exactly.get("selectors") or ()]
+    expressions = [(rule.get("cel") or {}).get("expression", "") for rule in exactly.get("selectors") or ()]
     if exactly.get("capacity"):
         expressions.append("an amount of its capacity")
     if exactly["deviceClassName"] == WHOLE_CLASS and device_class == MIG_CLASS and not expressions:
@@ -114,7 +114,7 @@ def _request_profile(exactly: dict[str, Any], proposal: Proposal, named: str) ->
 def object_for(edits: Sequence[Edit], workload: Workload, proposal: Proposal | None) -> dict[str, Any] | None:
     """The ResourceClaimTemplate that must be there before these edits name it; None if they name none."""
     before = {edit.before for edit in edits if edit.path[-1] == CLAIM_TEMPLATE}
-    base = next((one for one in workload.claim_templates if one.name in before), None)
+    base = next((template for template in workload.claim_templates if template.name in before), None)
     if base is None or proposal is None:
         return None
     made = smaller(base, proposal)

@@ -58,17 +58,17 @@ def shown(path: Path) -> str:
 
 def value_at(obj: _Object, path: Path) -> Any:  # noqa: ANN401 - whatever the object holds
     """The value at a path of an object, if any."""
-    here: Any = obj
+    value: Any = obj
     for step in path:
-        here = _step(here, step)
-    return here
+        value = _step(value, step)
+    return value
 
 
-def _step(here: Any, step: str) -> Any:  # noqa: ANN401
-    if isinstance(here, Mapping):
-        return here.get(step)
-    if isinstance(here, list):
-        return next((item for item in here if step in _names(item)), None)
+def _step(value: Any, step: str) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return value.get(step)
+    if isinstance(value, list):
+        return next((item for item in value if step in _names(item)), None)
     return None
 
 
@@ -85,22 +85,22 @@ def places(obj: _Object, pattern: Path) -> list[Path]:
     for step in pattern:
         found = [
             ((*path, key), value)
-            for path, here in found
-            for key, value in _below(here, step)
+            for path, parent in found
+            for key, value in _below(parent, step)
             if value is not None
         ]
     return [path for path, _ in found]
 
 
-def _below(here: Any, step: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+def _below(value: Any, step: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
     if step.endswith(ITEM):
         key = step.removesuffix(ANY)
-        items = here if isinstance(here, list) else []
+        items = value if isinstance(value, list) else []
         yield from ((name, item) for item in items for name in _names(item) if name.startswith(key))
     elif step != ANY:
-        yield step, _step(here, step)
-    elif isinstance(here, Mapping):
-        yield from here.items()
+        yield step, _step(value, step)
+    elif isinstance(value, Mapping):
+        yield from value.items()
 
 
 def matches(path: Path, pattern: Path) -> bool:
@@ -125,11 +125,11 @@ def is_reverted(obj: _Object, edit: Edit) -> bool:
     return not same(now, edit.after)
 
 
-def same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+def same(value: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
     """Whether two JSON values are equal; the other may be a digest from a record."""
-    if isinstance(one, list) and one and is_digest(other):
-        return bool(_digest(one) == other)
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(value, list) and value and is_digest(other):
+        return bool(_digest(value) == other)
+    return type(value) is type(other) and bool(value == other)
 
 
 def abridged(edit: Edit) -> Edit:
@@ -165,22 +165,22 @@ def patch_of(obj: _Object, edits: Sequence[Edit]) -> dict[str, Any]:
 
 
 def _set(obj: dict[str, Any], edit: Edit) -> None:
-    here: Any = obj
+    parent: Any = obj
     way: list[Any] = [obj]
     for depth, step in enumerate(edit.path[:-1]):
-        if isinstance(here, dict) and here.get(step) is None:
-            here[step] = {}
-        if isinstance(here, list):
-            _require_names(here, edit.path[: depth + 1])
-        here = _step(here, step)
-        way.append(here)
-    if not isinstance(here, dict):
+        if isinstance(parent, dict) and parent.get(step) is None:
+            parent[step] = {}
+        if isinstance(parent, list):
+            _require_names(parent, edit.path[: depth + 1])
+        parent = _step(parent, step)
+        way.append(parent)
+    if not isinstance(parent, dict):
         message = f"there is no {shown(edit.path[:-1])} anymore"
         raise ValueError(message)  # noqa: TRY004 - of the object, not of an argument
     if edit.after is not None:
-        here[edit.path[-1]] = edit.after
+        parent[edit.path[-1]] = edit.after
         return
-    here.pop(edit.path[-1], None)
+    parent.pop(edit.path[-1], None)
     for depth in range(len(way) - 1, max(len(way) - 1 - edit.created_parents, 0), -1):
         if way[depth] or not isinstance(way[depth - 1], dict):
             return
@@ -198,14 +198,14 @@ def _require_names(items: list[Any], path: Path) -> None:
 
 def _carry(patch: dict[str, Any], after: _Object, edit: Edit) -> None:
     """Add an edit to a patch: the field itself, or the whole first list on its path."""
-    into, here = patch, after
+    into, source = patch, after
     for step in edit.path[:-1]:
-        if step not in here:
+        if step not in source:
             into[step] = None
             return
-        here = here[step]
-        if isinstance(here, list):
-            into[step] = here
+        source = source[step]
+        if isinstance(source, list):
+            into[step] = source
             return
         into = into.setdefault(step, {})
     into[edit.path[-1]] = edit.after

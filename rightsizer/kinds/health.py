@@ -40,8 +40,8 @@ def pods_after(decision: Decision, row: Kind) -> int:
 def expected_pods(record: ChangeRecord, obj: Mapping[str, Any], row: Kind) -> int:
     """The number of pods that it should have now, by its record and its current replicas."""
     replicas = value_at(obj, row.replicas.path) if row.replicas else None
-    each = max(record.pods, 1)
-    return each * replicas if isinstance(replicas, int) else each
+    pods_each = max(record.pods, 1)
+    return pods_each * replicas if isinstance(replicas, int) else pods_each
 
 
 def health_of(

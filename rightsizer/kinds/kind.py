@@ -448,7 +448,7 @@ class Kind:
         if not self.states:
             return self
         found = self.of.states_in(status)
-        state = next((one for one in self.states if found & one.names or not one.names), None)
+        state = next((state for state in self.states if found & state.names or not state.names), None)
         if state is None:
             return self
         return dataclasses.replace(
@@ -468,16 +468,16 @@ class Kind:
     @property
     def stops(self) -> tuple[Stop, ...]:
         """Return all ways in which it may be stopped, without those of objects that it owns."""
-        every = (self.stop, self.on_knative, *(one.stop for one in self.states))
-        return tuple(dict.fromkeys(one for one in every if one is not None and not one.owned))
+        every = (self.stop, self.on_knative, *(state.stop for state in self.states))
+        return tuple(dict.fromkeys(stop for stop in every if stop is not None and not stop.owned))
 
     def is_final(self, edits: Sequence[Edit]) -> bool:
         """Whether these edits cannot be undone."""
-        return any(one.is_final for one in self._stops_by(edits))
+        return any(stop.is_final for stop in self._stops_by(edits))
 
     def command_for(self, edits: Sequence[Edit]) -> CommandObject | None:
         """The command object to create, if these edits are a stop that needs one."""
-        return next((one.command for one in self._stops_by(edits)), None)
+        return next((stop.command for stop in self._stops_by(edits)), None)
 
     def _stops_by(self, edits: Sequence[Edit]) -> Iterator[Stop]:
         for stop in self.stops:

@@ -57,9 +57,8 @@ def end_condition(obj: _Object) -> str:
 
 
 def _holds(status: _Object, kind: str) -> bool:
-    return any(
-        one.get("type") == kind and one.get("status") == "True" for one in status.get("conditions") or ()
-    )
+    found = status.get("conditions") or ()
+    return any(condition.get("type") == kind and condition.get("status") == "True" for condition in found)
 
 
 def expected_job_pods(obj: _Object) -> int:

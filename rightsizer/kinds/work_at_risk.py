@@ -115,7 +115,7 @@ def progress_words(status: bytes) -> str:
         return ""
     trainer = found.trainer_status or _Trainer()
     parts = (*(found.replicated_jobs_status or ()), *(found.replica_statuses or {}).values())
-    ended = found.succeeded + sum(one.succeeded for one in parts)
+    ended = found.succeeded + sum(part.succeeded for part in parts)
     left = trainer.estimated_remaining_seconds
     words = (
         f"{trainer.progress_percentage} % done" if trainer.progress_percentage is not None else "",
