@@ -495,7 +495,7 @@ class Cluster(ObjectReader):
             raise ClusterUnreachable(f"{attempted}: {reason}{self._remedy(error, reason)}") from error
 
     def _remedy(self, error: BaseException, words: str) -> str:
-        """What to check if no connection came about; empty if one was lost."""
+        """A remedy for a connection that could not be made; empty if one was lost."""
         reason = getattr(error, "reason", None)
         if "WRONG_VERSION_NUMBER" in words:
             return f"; the server has no TLS; does the server URL of {self._source} need http://?"
@@ -554,7 +554,7 @@ _VERBS = {
 
 
 def _write_query(*, dry_run: bool) -> dict[str, str]:
-    """With strict validation the API server refuses unknown or duplicate fields instead of dropping them."""
+    """Parameters of a write: the API server refuses unknown or duplicate fields instead of dropping them."""
     query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
     return {**query, "dryRun": "All"} if dry_run else query
 
@@ -591,7 +591,7 @@ _REPEATED = (
     # An admission policy's expression: kilobytes that hide its result.
     (re.compile("expression '"), ("' resulted in error: ",), "an expression resulted in error: "),
 )
-"""What the API server repeats in messages: its first beginning, its possible ends, and the words instead."""
+"""Objects that the API server repeats in messages: their beginning, possible ends, and the words instead."""
 
 
 class _Cause(msgspec.Struct):

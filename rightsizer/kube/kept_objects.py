@@ -24,7 +24,7 @@ VERIFIED_EVERY = 96
 SETTLES_S = 2.0
 """A difference that lasts longer is not just a late event."""
 MOST_BYTES = 256 * 1024 * 1024
-"""Of one collection: a million pods take as much, or a tenant's annotations that cannot be compressed."""
+"""Maximum of one collection: a million pods take as much, or a tenant's annotations that cannot be compressed."""
 _FIRST_S = 300.0
 """The first read waits for the first list, instead of listing at the same time."""
 _SHOWN = 3
@@ -53,11 +53,11 @@ class Parsing(Generic[A]):
 
 
 _Rows = dict[str, bytes]
-"""What is kept of each object, by its place in a list."""
+"""Packed objects by their place in a list."""
 
 
 def _place_of(metadata: ObjectMeta) -> str:
-    """Its place in a list; one string, however often it is asked for."""
+    """The place of an object in a list; one string, however often it is asked for."""
     return sys.intern(f"{metadata.namespace}/{metadata.name}")
 
 
@@ -96,7 +96,7 @@ class _Kept:
         self._bytes -= len(self._rows.pop(place, b""))
 
     def packed(self, item: Any) -> bytes:  # noqa: ANN401 - likewise
-        """What is kept of an object: most differ little from the first one."""
+        """Compress an object against the first one, from which most differ little."""
         packer = zlib.compressobj(level=1, zdict=self._example)
         return packer.compress(_encoder.encode(item)) + packer.flush()
 
@@ -115,7 +115,7 @@ class _Kept:
         return found
 
     def _entries(self, rows: Iterable[bytes], parse: Callable[[Any], Any]) -> Iterable[Any]:
-        """What objects parse to; kept by all their bytes, of which their names are part, until these change."""
+        """The parsed objects; kept by all their bytes, of which their names are part, until these change."""
         known, self.parsed = self.parsed, {}
         if parse != self._parse:
             self._parse, known = parse, {}

@@ -1,4 +1,4 @@
-"""How to connect to an API server: a kubeconfig, read as kubectl reads it, or the account of the pod.
+"""Connection to an API server: by a kubeconfig, read as kubectl reads it, or the account of the pod.
 
 The `kubernetes` package then connects. Its own reader (37.0.2) lets the last file's current-context count, drops `as`,
 prefers `token` to `tokenFile`, keeps a token file's line break, never reads it again, and ignores `interactiveMode`.
@@ -46,7 +46,7 @@ _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 """Fields whose relative paths start at the folder of their file."""
 
 _REREAD = datetime.timedelta(minutes=1)
-"""As client-go reads token files again: projected tokens rotate."""
+"""Interval in which client-go reads token files again: projected tokens rotate."""
 
 _MARGIN = datetime.timedelta(seconds=10)
 """Time that a request with a token may take to reach the API server before the token expires."""
@@ -66,7 +66,7 @@ _DEFAULT_MODES = {
     "client.authentication.k8s.io/v1": "",
     "client.authentication.k8s.io/v1beta1": "IfAvailable",
 }
-"""By version of exec plugins: https://github.com/kubernetes/client-go/blob/v0.36.3/tools/clientcmd/api/v1/defaults.go"""
+"""Modes by version: https://github.com/kubernetes/client-go/blob/v0.36.3/tools/clientcmd/api/v1/defaults.go"""
 
 
 class _Variable(msgspec.Struct):
@@ -166,7 +166,7 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Connection:
-    """How to connect to one API server.
+    """Client configuration and identity for one API server.
 
     Attributes:
         configuration: Of the client.
@@ -215,7 +215,7 @@ _UNUSABLE = (
     TypeError,
     ValueError,
 )
-"""What the libraries raise for a kubeconfig that is malformed or incomplete."""
+"""Exceptions of the libraries for a kubeconfig that is malformed or incomplete."""
 
 
 def _default_paths() -> Iterator[pathlib.Path]:
@@ -444,7 +444,7 @@ def _certificate_of(credential: _Credential) -> dict[str, str]:
 
 
 def _asked(user: str, plugin: _Exec, cluster: Mapping[str, Any]) -> _Credential:
-    """What an exec plugin answers.
+    """Run an exec plugin, and return the credential that it prints.
 
     Raises:
         _UnusableError: It cannot be started, fails, or gives no credential; its output is never repeated.

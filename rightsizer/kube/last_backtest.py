@@ -22,7 +22,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class PolicyFigures(msgspec.Struct, frozen=True, rename="camel"):
-    """What a policy would have freed.
+    """GPU-hours, cost and stops that a policy would have caused.
 
     Attributes:
         name: Of its file.

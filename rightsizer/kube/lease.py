@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 LEASE_NAME = "gpu-rightsizer"
 LEASE_DURATION_S = 15
-"""How long nobody else may take the Lease; this and the next two are client-go's defaults."""
+"""Time for which nobody else may take the Lease; this and the next two are client-go's defaults."""
 RENEW_DEADLINE_S = 10.0
-"""Without a renewal for this long the Lease counts as lost, well before anybody else may take it."""
+"""Time without a renewal after which the Lease counts as lost, well before anybody else may take it."""
 RETRY_PERIOD_S = 2.0
 _MARGIN_S = 0.1
 _MAX_DURATION_S = 60

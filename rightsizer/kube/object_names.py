@@ -18,7 +18,7 @@ from rightsizer.errors import ClusterError
 from rightsizer.model import ObjectRef
 
 INVALID_OWNER: Final = "InvalidOwner"
-"""In place of the kind of an owner that nothing can be called; no API server serves it."""
+"""Kind of an owner that nothing can be called; no API server serves it."""
 
 _LONGEST: Final = 253
 _SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"

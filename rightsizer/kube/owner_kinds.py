@@ -18,7 +18,7 @@ from rightsizer.model import ObjectRef, Scalable
 
 
 class Queueing(enum.Enum):
-    """What Kueue does to an object with a queue, as of 0.17 (pkg/controller/jobs)."""
+    """Treatment of an object with a queue by Kueue, as of 0.17 (pkg/controller/jobs)."""
 
     PODS = enum.auto()
     """Holds back its pods, and leaves the object itself alone."""
@@ -61,7 +61,7 @@ class OwnerKind:
 
     @property
     def resource(self) -> str:
-        """As kubectl takes it, such as jobs.batch."""
+        """The name for kubectl, such as jobs.batch."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -84,7 +84,7 @@ class OwnerKind:
 
 
 ENDED = "(ended)"
-"""Beside the names of states: any of those in which a kind has ended."""
+"""Name of a state beside the kind's own: any in which it has ended."""
 
 _REPLICAS = ("spec", "replicas")
 _SUSPEND = ("spec", "suspend")

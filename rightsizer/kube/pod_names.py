@@ -9,18 +9,18 @@ from rightsizer.model import PodKey
 # k8s.io/apimachinery/pkg/util/rand: the characters of generated names.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 HASHED = f"{_RANDOM}{{1,10}}-{_RANDOM}{{5}}"
-"""Of a Deployment's pod: the hash of the pod template, and five characters."""
+"""Suffix of a Deployment's pod: the hash of the pod template, and five characters."""
 RANDOM = f"{_RANDOM}{{5}}"
-"""Of a ReplicaSet's pod."""
+"""Suffix of a ReplicaSet's pod."""
 ORDINAL = "[0-9]+"
-"""Of a StatefulSet's pod."""
+"""Suffix of a StatefulSet's pod."""
 GROUPED = "([0-9]+)(?:-[0-9]+)?"
-"""Of a LeaderWorkerSet's pod: all pods of one number are one replica."""
+"""Suffix of a LeaderWorkerSet's pod: all pods of one number are one replica."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodNames:
-    """How the pods of a kind are named.
+    """Patterns of the names of a kind's pods.
 
     Attributes:
         suffixes: Patterns of suffixes, the first one that fits; by default those of Deployments, StatefulSets and Jobs.

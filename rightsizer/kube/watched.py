@@ -18,9 +18,9 @@ from rightsizer.kube.api_objects import ObjectMeta
 from rightsizer.kube.cluster import Cluster
 
 LENGTH_S = 120.0
-"""Of one watch; the next one has the present credentials."""
+"""Length of one watch; the next one has the present credentials."""
 SILENT_S = 60.0
-"""After this time without a connection, what is known may be out of date."""
+"""Time without a connection after which the kept objects may be out of date."""
 BROKEN_S = 150.0
 """A watch that is open for longer without a line is broken: the server would have ended it."""
 _PASSING = frozenset({429, 500, 502, 503})
