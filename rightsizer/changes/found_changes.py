@@ -36,7 +36,7 @@ from rightsizer.model import UNREADABLE, Action, ChangeRecord, Fleet, FoundChang
 from rightsizer.text import count
 
 AHEAD = datetime.timedelta(days=2)
-"""How far the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
+"""Maximum by which the clock of a machine that runs gpu-rightsizer may be ahead of Prometheus's clock."""
 
 
 def changes_of(

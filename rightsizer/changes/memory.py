@@ -41,9 +41,9 @@ NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
 MOST = 16
 """Entries of one owner; of more, the oldest scale-downs count together, at the time of the latest of them."""
 MOST_BYTES = 768 << 10
-"""Of one part: some 1,000 owners. One namespace's take no more than what they leave free."""
+"""Maximum of one part: some 1,000 owners. One namespace's take no more than what they leave free."""
 MOST_REJECTED_BYTES = MOST_BYTES // 2
-"""Of one part, for owners with rejections only: no budget limits those."""
+"""Maximum of one part for owners with rejections only: no budget limits those."""
 
 _Texts = Mapping[str, str]
 
@@ -336,7 +336,7 @@ def _with_past(
 
 
 def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime | None:
-    """When a change that its object does not record was reverted; None for other objects or if not made."""
+    """Time at which an unrecorded change was reverted; None for other objects or if not made."""
     if _name(change.ref) != _name(workload.ref) or change.record.end is ChangeOutcome.REJECTED:
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]

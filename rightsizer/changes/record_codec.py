@@ -1,4 +1,4 @@
-"""What gpu-rightsizer writes about a change: annotations, and the one codec of change records. Pure.
+"""Annotations and labels that gpu-rightsizer writes, and the one codec of change records. Pure.
 
 The patch that makes a change writes the undo record and history, so they match the object. Anybody who may annotate
 it can write anything there: an unreadable record counts as a change made right now.
@@ -23,7 +23,7 @@ HISTORY_ANNOTATION = PREFIX + "history"
 CAME_BACK_ANNOTATION = PREFIX + "came-back-after"
 """The longest pause after which the workload was needed again, such as 31h10m."""
 RESUMED_ANNOTATION = PREFIX + "resumed-at"
-"""When a stopped workload was last restored, RFC 3339; measurements from before say nothing about it now."""
+"""The time when a stopped workload was last restored, RFC 3339; earlier measurements say nothing about it now."""
 NOTICE_ANNOTATION = PREFIX + "notice"
 """The announced change, and its time."""
 SNOOZE_ANNOTATION = PREFIX + "snooze-until"
@@ -33,26 +33,26 @@ RELEASE_ANNOTATION = PREFIX + "release"
 ORDER_ANNOTATION = PREFIX + "order"
 """The command that a command object gave to the workload's controller, such as AbortJob."""
 VICTIM_ANNOTATION = PREFIX + "deletion-cost-by"
-"""On a pod with a deletion cost: the run that set it."""
+"""The run that set the deletion cost of a pod."""
 CHECKPOINT_ANNOTATION = PREFIX + "last-checkpoint"
-"""By the workload's owner: when all of its work was last saved."""
+"""The time when all work of a workload was last saved, set by its owner."""
 TEMPLATE_ANNOTATION = PREFIX + "smaller-than"
-"""On a ResourceClaimTemplate: the one that it was made from, for fewer devices."""
+"""The ResourceClaimTemplate from which one for fewer devices was made."""
 SIZE_ANNOTATION = PREFIX + "kept-size"
-"""On a pod that an admission policy made smaller than its manifest: what was changed, and how to prevent it."""
+"""The change of a pod that an admission policy made smaller than its manifest, and how to prevent it."""
 
 MANIFEST_LABEL = PREFIX + "manifest"
-"""On Secrets with the manifest of an evicted pod: the run."""
+"""The run whose evicted pod's manifest a Secret holds."""
 MANIFEST_TYPE = PREFIX + "pod-manifest"
 """The type of these Secrets."""
 MANIFEST_SELECTOR = f"type={MANIFEST_TYPE}"
 """The field selector of these Secrets: a label alone does not prove a manifest."""
 POD_ANNOTATION = PREFIX + "pod"
-"""On the same Secrets: the pod, as namespace/name."""
+"""The evicted pod of such a Secret, as namespace/name."""
 GPUS_ANNOTATION = PREFIX + "gpus"
-"""On the same Secrets: the GPUs that the eviction freed."""
+"""The GPUs that this eviction freed."""
 CLASS_ANNOTATION = PREFIX + "priority-class"
-"""On the same Secrets: the pod's PriorityClass, empty if it had none."""
+"""The evicted pod's PriorityClass, empty if it had none."""
 
 RECORDS = frozenset(
     {
@@ -62,7 +62,7 @@ RECORDS = frozenset(
         *(MANIFEST_LABEL, POD_ANNOTATION, GPUS_ANNOTATION, CLASS_ANNOTATION),
     }
 )
-"""All of these; none of them is an opt-out."""
+"""Names of gpu-rightsizer's own notes; none of them is an opt-out."""
 
 LONGEST_NOTE = 16_384
 """Maximum characters of one annotation on an object: its owner needs room for others (256 KiB for all)."""
@@ -73,9 +73,9 @@ MANIFEST_NAME = "^.+-[0-9a-f]{8}$"
 MOST = 8
 """Entries of the history."""
 MOST_BYTES = 1024
-"""Of the history, which holds several entries: all annotations of an object share 256 KiB (API conventions)."""
+"""Maximum of the history, which holds several entries: all annotations of an object share 256 KiB (API conventions)."""
 STOPS = frozenset({Action.SCALE_TO_ZERO, Action.SUSPEND, Action.EVICT})
-"""These leave no pods, so a pod that was created later shows that someone reverted the change."""
+"""Actions that leave no pods, so a pod that was created later shows that someone reverted the change."""
 
 
 def manifest_name(ref: ObjectRef) -> str:
@@ -212,7 +212,7 @@ def came_back_after(
 
 
 def pause_of(idle_s: int, stopped: datetime.datetime, back: datetime.datetime) -> datetime.timedelta:
-    """How long a workload was idle or stopped, at most LONGEST."""
+    """Time for which a workload was idle or stopped, at most LONGEST."""
     before = datetime.timedelta(seconds=min(max(idle_s, 0), LONGEST.total_seconds()))
     return min(before + max(back - stopped, datetime.timedelta()), LONGEST)
 
