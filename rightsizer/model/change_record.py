@@ -14,7 +14,7 @@ MOST_WANTED: Final = 4
 LONGEST_WORD: Final = 63
 """The length of a label value, which `run` and `instance` are."""
 MOST_GPUS: Final = 100_000
-"""Of one change; the largest clusters have fewer."""
+"""Maximum of one change; the largest clusters have fewer."""
 LONGEST_PATH: Final = 24
 """Keys that lead to a field of an object."""
 LONGEST_KEY: Final = 512
@@ -134,7 +134,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
 
     @property
     def summary(self) -> "ChangeRecord":
-        """What the history keeps: no fields that only an undo needs."""
+        """The record for the history: no fields that only an undo needs."""
         finding = self.finding if self.removed_unused else ""
         return ChangeRecord(
             self.at, self.run, self.action, self.gpus, self.by, self.end, self.ended, finding=finding
@@ -142,7 +142,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="came
 
 
 UNREADABLE: Final = ChangeRecord(UNKNOWN_TIME, "", "")
-"""In place of a record that cannot be read: it counts as a change made right now."""
+"""Substitute for a record that cannot be read: it counts as a change made right now."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class FoundChange:
 
     @property
     def at(self) -> datetime.datetime:
-        """When the change was made."""
+        """The time of the change."""
         return self.record.at
 
     @property

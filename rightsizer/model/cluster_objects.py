@@ -28,7 +28,7 @@ class ObjectRef:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     def __str__(self) -> str:
-        """As gpu-rightsizer's commands take it: namespace/Kind/name."""
+        """Write the name as gpu-rightsizer's commands take it: namespace/Kind/name."""
         return f"{self.namespace}/{self.kind}/{self.name}"
 
 
@@ -204,7 +204,7 @@ class Pod:
 
     @property
     def held_since(self) -> datetime.datetime | None:
-        """Since when its GPUs are taken; None where that is not known."""
+        """The time from which its GPUs are taken; None where that is not known."""
         return self.bound or self.created or self.started
 
     @property

@@ -1,4 +1,4 @@
-"""What is concluded: Finding → Decision → Plan → Outcome. Pure."""
+"""Conclusions from measurements: Finding → Decision → Plan → Outcome. Pure."""
 
 import dataclasses
 import datetime
@@ -42,7 +42,7 @@ class Proposal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What the measurements say about a workload, with the evidence in numbers and in words.
+    """A statement of the measurements about a workload, with the evidence in numbers and in words.
 
     Attributes:
         verdict: ACT where the evidence would justify it, KEEP or UNKNOWN; policy has not spoken yet.
@@ -125,7 +125,7 @@ class Autoscalers:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What may be done about a workload, by which rule.
+    """The action that policy allows or forbids on a workload, and the rule.
 
     Attributes:
         finding: The applied one.
@@ -198,13 +198,13 @@ class Decision:
 
     @property
     def pods_each(self) -> int:
-        """How many pods that hold GPUs a replica is made of: several of a group."""
+        """Number of pods with GPUs in each replica: several of a group."""
         size, held = self.workload.size, len(self.workload.holding)
         return max(held // size, 1) if size and not isinstance(size, bool) else 1
 
     @property
     def pods_left(self) -> int:
-        """How many pods that hold GPUs are there once it is carried out: fewer, others in their place, or none."""
+        """Number of pods with GPUs after it is carried out: fewer, others in their place, or none."""
         proposal, held = self.finding.proposal, len(self.workload.holding)
         if proposal is None or proposal.replicas is None:
             return held if proposal else 0
@@ -220,7 +220,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterName:
-    """Which cluster it is: the context of the kubeconfig and the API server.
+    """A cluster, named by the context of the kubeconfig and the API server.
 
     Attributes:
         context: Empty in a pod, or where the kubeconfig names none.
@@ -234,7 +234,7 @@ class ClusterName:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Text with the context, if any, and the server."""
         if self.is_inside:
             return f"in-cluster ({self.server})"
         return f"context {self.context} ({self.server})" if self.context else self.server
@@ -307,7 +307,7 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one decision, of one undo, or of one reconciliation.
+    """The result of one decision, of one undo, or of one reconciliation.
 
     Attributes:
         detail: For people: what was changed, or why not.

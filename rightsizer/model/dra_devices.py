@@ -179,7 +179,7 @@ class DeviceInventory:
 
     @functools.cached_property
     def held(self) -> Mapping[DeviceId, frozenset[Holding]]:
-        """What claims hold of each device that is not free."""
+        """Holdings of claims on each device that is not free."""
         found: dict[DeviceId, set[Holding]] = {}
         for allocation in self.allocations.values():
             for one in allocation.devices:

@@ -1,4 +1,4 @@
-"""What the API server knows, put together: the workloads that pods make up, what was changed, the fleet. Pure."""
+"""The fleet as the API server knows it: the workloads that pods make up, and earlier changes. Pure."""
 
 import array
 import bisect
@@ -86,7 +86,7 @@ class AddressTable:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where pods run."""
+    """Nodes and addresses of pods."""
 
     pods: Mapping[PodKey, str]  # the node of each pod that holds GPUs
     addresses: AddressTable
@@ -107,7 +107,7 @@ class Scalable:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workload:
-    """What is judged and acted upon as one: the topmost known controller with all its GPU pods, a gang, or a bare pod.
+    """A unit that is judged and stopped whole: the topmost known controller with its GPU pods, a gang, or a bare pod.
 
     Attributes:
         generation: The object's `metadata.generation`; 0 where it has none.
@@ -293,7 +293,7 @@ class WaitingPod:
 
     @property
     def demand(self) -> ObjectRef:
-        """What is served whole or not: its gang, or the pod alone."""
+        """The gang or, without one, the pod alone: it is served whole or not at all."""
         return self.gang.ref if self.gang else self.ref
 
     @property
@@ -347,7 +347,7 @@ _Found = TypeVar("_Found")
 
 @dataclasses.dataclass(frozen=True)
 class Fleet:
-    """Everything of the API server that a plan is made from. Without slots, so that what follows is worked out once.
+    """State of the API server from which a plan is made. Without slots, so that what follows is worked out once.
 
     Attributes:
         nodes: Those with GPUs, by name.
@@ -410,7 +410,7 @@ class Fleet:
 
     @functools.cached_property
     def awaited(self) -> Mapping[str, int]:
-        """What the pods that wait ask for together, by resource name; not those that a queue holds back."""
+        """Sum of the waiting pods' requests, by resource name; without pods that a queue holds back."""
         found: collections.Counter[str] = collections.Counter()
         for one in self.waiting:
             if one.is_created:

@@ -1,4 +1,4 @@
-"""What was measured: of each device by each pod over a window and its history, and of replicas at one time. Pure.
+"""Measurements: of each device by each pod over a window and its history, and of replicas at one time. Pure.
 
 None is unknown: not measured or not measurable, never zero.
 """
@@ -88,7 +88,7 @@ class Usage:
 
 
 class SecondSignal(enum.StrEnum):
-    """What must agree with activity before a GPU counts as idle."""
+    """A measurement that must agree with activity before a GPU counts as idle."""
 
     POWER = "power"
     TRAFFIC = "traffic"
@@ -101,11 +101,11 @@ Usages = Mapping[PodKey, Sequence[Usage]]
 """Usage of each device by pod."""
 
 UsagesByWindow = Mapping[datetime.timedelta, Usages]
-"""What was measured, for each window that a rule of the policy looks back."""
+"""Usages for each window over which a rule of the policy looks back."""
 
 
 class Slot(enum.IntEnum):
-    """What is known of a stretch of time."""
+    """Activity in one stretch of time."""
 
     IDLE = 0
     BUSY = 1
@@ -127,7 +127,7 @@ def strongest(rows: Sequence[bytes | bytearray]) -> bytes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class History:
-    """When a pod was at work, slot by slot, as far back as it was looked.
+    """Activity of a pod, slot by slot, as far back as it was looked.
 
     Attributes:
         end: End of the last slot.
@@ -142,13 +142,13 @@ class History:
 
     @property
     def span_s(self) -> float:
-        """How far it reaches back, in seconds."""
+        """Length in seconds."""
         return len(self.slots) * self.slot_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkLevel:
-    """When a pod's GPUs moved memory, as GPUs at work do, and the power that they drew then.
+    """Times at which a pod's GPUs moved memory, as GPUs at work do, and the power that they drew then.
 
     Attributes:
         traffic: BUSY where any of them did, by every source.
@@ -165,7 +165,7 @@ class WorkLevel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Concurrency:
-    """How many of a workload's replicas were at work in the same minute, oldest minute first.
+    """Number of a workload's replicas that were at work in the same minute, oldest minute first.
 
     Attributes:
         busy: Those that were seen at work.
@@ -178,7 +178,7 @@ class Concurrency:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waits:
-    """What a pod's containers waited for, as means over the window, 0 to 1.
+    """Time that a pod's containers waited, as means over the window, 0 to 1.
 
     Attributes:
         cpu_throttled: Share of CFS periods in which they were throttled by their CPU limit (cAdvisor).
@@ -193,7 +193,7 @@ class Waits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServingLoad:
-    """What a pod's inference server did in a window, by its own metrics.
+    """Load of a pod's inference server in a window, by its own metrics.
 
     Attributes:
         engine: Such as vllm.
@@ -223,7 +223,7 @@ ServingLoads = Mapping[PodKey, ServingLoad]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCoverage:
-    """What the metrics show of one node's devices in the window's last minutes.
+    """Coverage of one node's devices by metrics in the window's last minutes.
 
     Attributes:
         devices: GPUs and MIG instances that have series.
@@ -250,7 +250,7 @@ NONE_IGNORED = Ignored()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActivitySeries:
-    """Where others, such as autoscalers, find the activity of pods.
+    """Place where others, such as autoscalers, find the activity of pods.
 
     Attributes:
         server: Prometheus's URL, as connected.
@@ -281,7 +281,7 @@ class BoardLevel(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything that was measured about the fleet, as of one instant of Prometheus's clock.
+    """Measurements of the fleet, as of one instant of Prometheus's clock.
 
     Attributes:
         histories: Only of the pods for which they were asked.

@@ -4,7 +4,7 @@ import enum
 
 
 class Verdict(enum.StrEnum):
-    """What is said about a workload. Only ACT can lead to a write, and absence of data never leads to ACT."""
+    """Judgement of a workload. Only ACT can lead to a write, and absence of data never leads to ACT."""
 
     ACT = "act"
     KEEP = "keep"
@@ -13,7 +13,7 @@ class Verdict(enum.StrEnum):
 
 
 class Mode(enum.StrEnum):
-    """What a policy rule wants done with the findings about the workloads that it matches."""
+    """Effect of a policy rule on findings about the workloads that it matches."""
 
     PROTECT = "protect"
     ADVISE = "advise"
@@ -21,7 +21,7 @@ class Mode(enum.StrEnum):
 
 
 class Action(enum.StrEnum):
-    """What can be done about a finding, from gentle to hard.
+    """Action on a finding, from gentle to hard.
 
     `apply` gives notices, where the policy wants one first, and carries out the others on kinds that have a row in
     `rightsizer.kinds`; on all others they are proposed, with the command that does it.
@@ -38,7 +38,7 @@ class Action(enum.StrEnum):
 
 
 class FindingName(enum.StrEnum):
-    """What the measurements say about a workload."""
+    """Name of a finding about a workload."""
 
     # Something to give back, or to look into.
     IDLE = "idle"
@@ -68,7 +68,7 @@ class FindingName(enum.StrEnum):
 
 
 class Confidence(enum.StrEnum):
-    """How reliable a finding is; its words say why."""
+    """Reliability of a finding; its words say why."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -76,7 +76,7 @@ class Confidence(enum.StrEnum):
 
 
 class NodeAutoscaler(enum.StrEnum):
-    """What removes nodes."""
+    """Program that removes nodes."""
 
     KARPENTER = "karpenter"
     CLUSTER_AUTOSCALER = "cluster-autoscaler"
@@ -119,14 +119,14 @@ OPENS_BREAKER = (
 
 
 class ChangeOutcome(enum.StrEnum):
-    """How an earlier change ended."""
+    """Reason why an earlier change is no longer in effect."""
 
     UNDONE = "undone"
     REVERTED = "reverted"
     ROLLBACK = "rollback"
     SCALE_UP = "scale-up"
     NO_EFFECT = "no-effect"
-    """No pod went, so the change was taken back."""
+    """The change removed no pod, so it was taken back."""
     REFUSED = "refused"
     """The API server refused its second step, so the workload was resumed without it."""
     REJECTED = "rejected"
@@ -139,7 +139,7 @@ class ChangeOutcome(enum.StrEnum):
 
 
 class ReconcileAction(enum.StrEnum):
-    """How an earlier change is reconciled."""
+    """Step that reconciles an earlier change."""
 
     RECORD_REVERT = "record-revert"
     ROLLBACK = "rollback"
@@ -149,7 +149,7 @@ class ReconcileAction(enum.StrEnum):
 
 
 class Result(enum.StrEnum):
-    """How an attempted change ended."""
+    """Result of an attempted change."""
 
     DONE = "done"
     NO_EFFECT = "no-effect"

@@ -1,4 +1,4 @@
-"""What open nodes have free: whole resources, and amounts of GPUs that others have amounts of, too. Pure.
+"""Free amounts of open nodes: whole resources, and amounts of GPUs that others have amounts of, too. Pure.
 
 HAMi: https://project-hami.io/docs/userguide/nvidia-device/specify-device-memory-usage
 gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender/blob/master/docs/userguide.md
@@ -17,7 +17,7 @@ ALIYUN_MEM = "aliyun.com/gpu-mem"
 
 WHOLE_CORES = 100
 _MOST_GIB = 1024
-"""Of one GPU; where gpushare's device plugin counts more, its unit is MiB."""
+"""Maximum of one GPU; where gpushare's device plugin counts more, its unit is MiB."""
 
 
 Asks = tuple[tuple[str, int], ...]
@@ -69,7 +69,7 @@ class Pool:
         return self.gpus <= 0 or self.used >= self.gpus * (self.memory - memory + 1)
 
     def takes(self, memory: int, cores: int, most: int) -> int:
-        """How many pods that ask for so much fit at least, whichever of its GPUs the others are on; up to `most`.
+        """Lower bound of the pods of this size that fit, whichever of its GPUs the others are on; up to `most`.
 
         A GPU takes no more where the others on it have more than what is left beside that, or all of its compute.
         """
@@ -119,7 +119,7 @@ def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) ->
 
 
 def _pool(node: Node, pods: Sequence[Pod]) -> Pool | None:
-    """What a node has left; None where it is not known how much each of its GPUs has."""
+    """Pool of a node's free amounts; None where it is not known how much each of its GPUs has."""
     unit = unit_of(node)
     if unit is None or (unit[0] == GPU_MEM and not node.allocatable.get(GPU)):
         return None
@@ -139,7 +139,7 @@ def _pool(node: Node, pods: Sequence[Pod]) -> Pool | None:
 
 
 def unit_of(node: Node) -> tuple[str, int] | None:
-    """What counts the memory of a node's GPUs, and how much each has; None where that is not known."""
+    """The resource that counts the memory of a node's GPUs, and the amount of each; None where that is not known."""
     if not node.pooled:
         return None
     if node.sharing == "gpushare":
