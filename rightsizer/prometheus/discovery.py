@@ -25,7 +25,7 @@ GPU_SERIES = (
 """DCGM's names before and from dcgm-exporter 4.9; gpu-exporter serves them, too."""
 
 PROBE_TIMEOUT_S = 10.0
-"""For one count; a slower server is not chosen."""
+"""Timeout of one count; a slower server is not chosen."""
 
 _NAME, _COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 
@@ -92,7 +92,7 @@ class _Port(msgspec.Struct, rename="camel"):
 
     @property
     def scheme(self) -> str:
-        """By appProtocol, else by the port's name or number."""
+        """The scheme by appProtocol, else by the port's name or number."""
         is_https = (self.app_protocol or self.name).startswith("https") or self.port == 443  # noqa: PLR2004
         return "https" if is_https else "http"
 
@@ -162,7 +162,7 @@ class _Probe:
 
 
 def _probe(candidate: _ServerCandidate, settings: PrometheusSettings, cluster: Cluster, holds: str) -> _Probe:
-    """How many GPU series a candidate holds, or its error."""
+    """Count the GPU series of a candidate, or keep its error."""
     brief = dataclasses.replace(settings, timeout_s=min(settings.timeout_s, PROBE_TIMEOUT_S))
     try:
         server = _reach(candidate, brief, cluster)

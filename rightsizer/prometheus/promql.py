@@ -16,7 +16,7 @@ MOST_NAMES = 250
 """Label values in one matcher: Prometheus looks up at most 256 values; for more it tests every known value."""
 
 EDGE = datetime.timedelta(milliseconds=1)
-"""Before 3.0, Prometheus has the samples at both ends of a range; others none at its begin."""
+"""Correction of a range's length: before 3.0, Prometheus has the samples at both ends, others none at the start."""
 
 _PLAIN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 

@@ -36,7 +36,7 @@ V = TypeVar("V")
 ATTEMPTS = 3
 RETRY_PAUSE_S = 0.5
 _LAST_WAIT_S = 1.0
-"""For the response to a query in progress once the process has to end."""
+"""Wait for the response to a query in progress once the process has to end."""
 SERVER_TIMEOUT_SHARE = 0.95
 """The server's timeout as a share of the client's deadline, so that the server says why it stopped."""
 
@@ -57,7 +57,7 @@ DEFAULT_RETENTION = datetime.timedelta(days=15)
 """Prometheus's default if neither time nor size is set."""
 
 NAN = "NaN"
-"""As the API writes it."""
+"""NaN as the API writes it."""
 
 _DIGEST_BYTES = 16
 """Among a million texts, two have the same digest with a probability of 10^-26."""
@@ -65,7 +65,7 @@ _MAX_CACHED = 1_000_000
 
 
 def retention(flags: Mapping[str, Any]) -> datetime.timedelta | None:
-    """How long samples are kept by these flags of Prometheus; None if they do not tell."""
+    """Retention of samples by these flags of Prometheus; None if they do not tell."""
     kept = str(flags.get("storage.tsdb.retention.time", ""))
     try:
         return parse_duration(kept)
@@ -167,7 +167,7 @@ class QueryRange:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """As the API takes them."""
+        """Query parameters of the API."""
         start, end = (f"{instant.timestamp():.3f}" for instant in (self.start, self.end))
         return {"start": start, "end": end, "step": f"{self.step_s:.3f}"}
 

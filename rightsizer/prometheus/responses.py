@@ -59,7 +59,7 @@ _FEWER_SAMPLES = (
 )
 
 _NO_TENANT = b"no org id"
-"""What Mimir, Cortex and Loki answer to a request without a tenant (dskit, user/id.go)."""
+"""Answer of Mimir, Cortex and Loki to a request without a tenant (dskit, user/id.go)."""
 
 _INFO = "PromQL info: "
 """Prefix of annotations that Prometheus 2.48 to 2.55 and Thanos list among the warnings (thanos#7354)."""
@@ -166,7 +166,7 @@ class ResponseReader:
 
 
 def _api_server(body: bytes) -> str:
-    """What to check where a Kubernetes API server replied in place of Prometheus."""
+    """A hint where a Kubernetes API server replied in place of Prometheus."""
     with contextlib.suppress(*INVALID_JSON):
         if msgspec.json.decode(body, type=_Response).kind == "Status":
             return "; a Kubernetes API server replied, not Prometheus: is the URL right?"

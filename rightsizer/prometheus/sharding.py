@@ -71,7 +71,7 @@ def pack(groups: Iterable[SeriesGroup], max_series: float) -> list[Shard]:
 
 
 class ShardPlan:
-    """How the fleet's series are split: by namespace, and large namespaces by node.
+    """Shards of the fleet's series: by namespace, and large namespaces by node.
 
     `size` returns the approximate number of series, `count` PromQL that counts series by labels, of those that meet
     matchers. Several labels may name a namespace or a node; the first that a series has counts. A series without a

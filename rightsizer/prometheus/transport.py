@@ -222,7 +222,7 @@ _TLS_HINTS = (
     ),
     ("", "see --prometheus-ca-file and -client-cert-file"),
 )
-"""What to check, by words of OpenSSL's error."""
+"""Hints for words of OpenSSL's error."""
 
 _SERVICE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)(\.(?P<namespace>[a-z0-9][a-z0-9-]*)(\.svc(\.cluster\.local)?)?)?\.?"
@@ -231,7 +231,7 @@ _SERVICE = re.compile(
 
 
 def _port_forward(url: str) -> str:
-    """How to reach a Service from outside of its cluster; empty if the URL's host is the name of none."""
+    """A kubectl command that reaches a Service from outside; empty if the URL's host is the name of none."""
     parts = urllib.parse.urlsplit(url)
     found = _SERVICE.fullmatch(parts.hostname or "")
     if found is None:
