@@ -1,1 +1,1 @@
-"""What pods did on GPUs, slot by slot."""
+"""Activity of pods on GPUs, slot by slot."""

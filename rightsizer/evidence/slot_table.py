@@ -18,20 +18,20 @@ import numpy as np
 import numpy.typing as npt
 
 SLOT = datetime.timedelta(minutes=5)
-"""How often the recording rules record."""
+"""Interval of the recording rules."""
 LATE_SLOTS = 4
 """Samples and recorded values may arrive 20 minutes late."""
 MOST_SLOTS = 288
-"""Of a day."""
+"""Number of slots in a day."""
 
 _FEW = 0.05
 """Share of the rows above which it is cheaper to ask for all than for each by its pod."""
 
 MOST_VALUES = 75_000_000
-"""Of all columns: 300 MB."""
+"""Maximum of all columns together: 300 MB."""
 
 _DIGITS = 7
-"""Significant ones that 32 bits hold: 0.05 is not 0.0500000007."""
+"""Significant digits that 32 bits hold: 0.05 is not 0.0500000007."""
 
 Values = npt.NDArray[np.float32]
 """Values of slots, oldest first: NaN where none is known, infinite where it is impossible."""
@@ -53,7 +53,7 @@ class TooManySlotsError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvidenceTable:
-    """What one target tells of one pod's use of one device, slot by slot: a row each.
+    """Evidence about pods on devices by slot: a row for each target's view of one pod on one device.
 
     Attributes:
         end: The end of the last slot.
@@ -104,7 +104,7 @@ def _unknown(rows: int, slots: int) -> Values:
 
 
 def _numbers(values: npt.NDArray[np.floating]) -> list[float]:
-    """As they were before they had 32 bits."""
+    """The values as they were before they had 32 bits."""
     wide = values.astype(np.float64)
     with np.errstate(all="ignore"):
         unit = 10.0 ** (_DIGITS - 1 - np.floor(np.log10(np.abs(wide))))
@@ -147,7 +147,7 @@ class _KeptTable:
 
 
 class KeptTables:
-    """What earlier cycles read, by question.
+    """Tables that earlier cycles read, by question.
 
     Args:
         compared: Called with the number of rows, and of those that differ from an answer from scratch; both are merged.
@@ -231,7 +231,7 @@ class KeptTables:
         self._tables = {}
 
     def saved(self, owner: str) -> bytes:
-        """All of it, for a later process of the same owner: version and cluster."""
+        """Encode all tables for a later process of the same owner: version and cluster."""
         tables = [
             _TableInFile(
                 question,
@@ -280,10 +280,10 @@ class KeptTables:
 
 
 _UNREADABLE = (OSError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
-"""What numpy raises for a file that is none of its archives, or a damaged one."""
+"""Exceptions of numpy for a file that is none of its archives, or a damaged one."""
 _DIGEST = hashlib.sha256().digest_size
 _MOST_BYTES = 1 << 30
-"""Of all arrays and labels, not compressed."""
+"""Maximum of all arrays and labels, not compressed."""
 _Instant = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
@@ -303,7 +303,7 @@ class _TableInFile(msgspec.Struct, array_like=True):
     columns: list[Column]
 
     def table(self, arrays: list[npt.NDArray[np.generic]]) -> _KeptTable:
-        """With its arrays, which it takes from those of all tables; raises ValueError if they do not fit."""
+        """Add its arrays, taken from those of all tables; raises ValueError if they do not fit."""
         columns = {name: arrays.pop(0) for name in self.columns}
         places = {text: place for place, text in enumerate(self.labels)}
         for text in self.labels:
@@ -375,7 +375,7 @@ def _joined(known: EvidenceTable, last: EvidenceTable, passed: int) -> EvidenceT
 
 
 def _merged(name: Column, before: Mapping[Column, Values], later: Mapping[Column, Values]) -> Values:
-    """What either tells: the higher value, and the mean of the one that saw more samples."""
+    """The higher value; of two means, the one with more samples."""
     metric, statistic = name
     if statistic != MEAN:
         return np.fmax(before[name], later[name])
@@ -386,7 +386,7 @@ def _merged(name: Column, before: Mapping[Column, Values], later: Mapping[Column
 
 
 def differences(one: EvidenceTable, other: EvidenceTable) -> int:
-    """How many rows differ."""
+    """Count the rows that differ."""
     nothing = _unknown(1, one.slots)[0]
 
     def row(rows: EvidenceTable, name: Column, text: bytes) -> Values:
