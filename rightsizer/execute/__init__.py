@@ -1,1 +1,1 @@
-"""Everything that writes to the cluster: changes, evictions, verification, rollback and undo."""
+"""Writes to the cluster: changes, evictions, verification, rollback and undo."""

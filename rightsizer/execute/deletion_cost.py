@@ -19,7 +19,7 @@ from rightsizer.model import Fleet, Mode, Outcome, Pod, Result
 from rightsizer.planning.victims import CHEAPEST, COST_ANNOTATION
 
 _ACTION = "clear-deletion-cost"
-"""In the log."""
+"""Name of the action in the log."""
 MOST_CLEARED = 100
 """Maximum number of pods in a run; namespaces take turns."""
 
@@ -66,7 +66,7 @@ def clear_deletion_costs(fleet: Fleet, session: ApplySession) -> None:
 
 
 def _marked_by(instance: str, pods: Iterable[Pod]) -> Iterator[tuple[Pod, str]]:
-    """Those that an instance marked, each with the run in which it did."""
+    """Yield the pods that an instance marked, each with the run in which it did."""
     for pod in pods:
         by, _, run = pod.annotations.get(VICTIM_ANNOTATION, "").rpartition("/")
         if by and by == instance and not pod.is_terminating:

@@ -107,7 +107,7 @@ def try_others(plan: Plan, namespaces: Collection[str], session: ApplySession) -
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
-"""Nothing was written, so the budgets have room for another change."""
+"""Results without a write, so the budgets have room for another change."""
 
 
 def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
@@ -116,7 +116,7 @@ def skipped(decision: Decision, session: ApplySession, reason: str) -> Outcome:
 
 
 _Tried = dict[ObjectRef, Outcome | None]
-"""Of changes that are made together, why the API server refuses each; None where it does not."""
+"""Refusals by the API server of changes that are made together; None where a change is not refused."""
 
 
 def _refusal(
@@ -274,7 +274,7 @@ def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySessio
 
 
 def _refused(decision: Decision, session: ApplySession, refused: RequestRefused) -> Outcome:
-    """What an error Status means for this decision and the next ones."""
+    """Turn an error Status into the outcome of this decision, and into the end of the run if it concerns all."""
     match refused.code:
         case http.HTTPStatus.NOT_FOUND if gone := _gone(decision.workload.ref, refused.detail):
             return session.outcome(decision, Result.CHANGED, gone)

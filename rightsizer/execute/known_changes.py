@@ -1,4 +1,4 @@
-"""Which changes that objects record the memory has: anybody who may edit an object can write a record."""
+"""Check of recorded changes against the memory: anybody who may edit an object can write a record."""
 
 import dataclasses
 import functools
@@ -55,7 +55,7 @@ class KnownChanges:
 
 
 def read_known_changes(cluster: Cluster, state_namespace: str) -> KnownChanges:
-    """What the memory has; without the right to read it, a warning is logged.
+    """Read the changes that the memory has; without the right to read it, log a warning.
 
     Raises:
         ClusterError: It could not be read.

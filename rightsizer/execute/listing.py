@@ -127,7 +127,7 @@ def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
 
 
 def _priced(item: FoundChange, remembered: FoundChange | None) -> FoundChange:
-    """With the memory's price: whoever may change an object may write another one into it."""
+    """Take the price from the memory: whoever may change an object may write another one into it."""
     cost, currency = (
         (remembered.record.cost_per_hour, remembered.record.currency) if remembered else (0.0, "")
     )

@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 _WHOLE_S = 3 * _TIMEOUT_S
-"""How long a message may take in all: one to each receiver of a mail."""
+"""Time for a message in all: one to each receiver of a mail."""
 _WARNINGS = {"WARNING", "ERROR", "CRITICAL"}
 _SHORTEST = 4
-"""Of a part of an address that is looked for in a message: a shorter one is in every word."""
+"""Minimum length of a part of an address that is looked for in a message: a shorter one is in every word."""
 _Message = Mapping[str, Any]
 
 
@@ -206,7 +206,7 @@ def _read_address(target: Target, place: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Without the URL, which may be a secret."""
+    """State the cause without the URL, which may be a secret."""
     match error:
         case ConfigurationError():
             words = str(error)

@@ -70,7 +70,7 @@ class RecordedObject:
 
     @property
     def path(self) -> str:
-        """Its URL path."""
+        """The URL path of the object."""
         return path_of(self.ref, self.row)
 
     def outcome(self, context: RunContext, action: ReconcileAction, result: Result, detail: str) -> Outcome:
@@ -110,7 +110,7 @@ def awaits_confirmation(found: RecordedObject) -> bool:
 
 
 def check_health(found: RecordedObject, context: RunContext) -> tuple[Health, str]:
-    """Its health since the change, and the reason.
+    """Health of the workload since the change, and the reason.
 
     Raises:
         ClusterError: Something could not be read whole.
@@ -192,7 +192,7 @@ def record_revert(found: RecordedObject, words: str, context: RunContext) -> Out
 def _idle_span(
     found: RecordedObject, context: RunContext, at: datetime.datetime
 ) -> datetime.timedelta | None:
-    """How long it was idle before it was needed again; unknown after a change that left it some GPUs."""
+    """Time for which it was idle before it was needed again; unknown after a change that left it some GPUs."""
     if found.record.action not in STOPS:
         return None
     fresh, _ = read_workload(found.about, context.cluster)

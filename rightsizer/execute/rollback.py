@@ -52,7 +52,7 @@ _Object = dict[str, Any]
 
 
 class WaitingForPods(Exception):  # noqa: N818 - becomes an outcome, not an error
-    """Its pods have to terminate before it can be restored; `item` has the record that it carries now.
+    """Pods have to terminate before the object can be restored; `item` has the record that it carries now.
 
     Attributes:
         is_completed: Whether a later run restores it.
@@ -64,7 +64,7 @@ class WaitingForPods(Exception):  # noqa: N818 - becomes an outcome, not an erro
 
 
 class ChangedByOthers(Exception):  # noqa: N818 - becomes an outcome, not an error
-    """Somebody has changed the fields to restore."""
+    """Fields to restore hold values that somebody else set."""
 
 
 def restore(
@@ -136,7 +136,7 @@ def _restore_once(
 
 
 def _left_in_queue(item: UndoItem, obj: _Object, cluster: Cluster) -> str:
-    """What is left of an object without replicas, so that Kueue's webhook would refuse new ones; empty if nothing is.
+    """The remains of an object without replicas for which Kueue's webhook would refuse new ones; empty if none.
 
     ValidateUpdate in pkg/controller/jobs/statefulset/statefulset_webhook.go of Kueue 0.17.
     """

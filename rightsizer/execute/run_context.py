@@ -1,4 +1,4 @@
-"""What one run needs to act, and the signals that end it."""
+"""Context that one run needs to act, and the signals that end it."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ After that, the change is left to the next run."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deadline:
-    """How long a run waits for the effect of its changes: `span_s`, or until it is stopped or has something to do."""
+    """Limit of a run's wait for the effect of its changes: `span_s`, less if it is stopped or has something to do."""
 
     span_s: float
     monotonic: Callable[[], float]
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunContext:
-    """What every write of a run needs, also reconciliations and verification.
+    """Context of every write of a run, also of reconciliations and verification.
 
     Attributes:
         state_namespace: The namespace of gpu-rightsizer, with the manifests of evicted pods.
@@ -77,7 +77,7 @@ class RunContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplySession(RunContext):
-    """All that one run needs to act.
+    """Context of one run that acts.
 
     Attributes:
         watch: The fleet's use since the plan, by Prometheus's clock.

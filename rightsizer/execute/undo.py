@@ -139,7 +139,7 @@ def find_undoable(
 
 
 def known_only(items: Sequence[UndoItem]) -> list[UndoItem]:
-    """For a list without names: a change that the memory lacks is not undone."""
+    """Hold back changes that the memory lacks, for a list without names."""
     problem = f"{UNKNOWN_CHANGE}; to undo it all the same, name the workload"
     return [
         item if item.is_known or item.problem else dataclasses.replace(item, problem=problem)

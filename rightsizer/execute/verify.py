@@ -210,7 +210,7 @@ class _Claims:
 
     @classmethod
     def read(cls, pods: Sequence[Pod], fleet: Fleet, context: RunContext) -> Self:
-        """Those of the namespaces of these pods, as far as they have claims."""
+        """Read the claims in the namespaces of these pods, as far as they have claims."""
         items: list[ClaimObject] = []
         for namespace in sorted({pod.ref.namespace for pod in pods if pod.claims}):
             lister = OptionalLister(context.cluster, f"/namespaces/{namespace}")
