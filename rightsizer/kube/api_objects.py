@@ -389,5 +389,5 @@ class QuotaObject(msgspec.Struct):
         """
         scopes = self.spec.scope_selector
         expressions = (scopes.match_expressions if scopes else None) or ()
-        named = [frozenset(one.values or ()) for one in expressions if one.is_of_classes]
+        named = [frozenset(expression.values or ()) for expression in expressions if expression.is_of_classes]
         return frozenset.intersection(*named) if named else None

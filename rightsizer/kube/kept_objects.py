@@ -152,8 +152,8 @@ class KeptObjects:
 
     def __enter__(self) -> Self:
         """Start the watches."""
-        for one in self._kept.values():
-            self._stack.enter_context(one.watched)
+        for kept in self._kept.values():
+            self._stack.enter_context(kept.watched)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -214,13 +214,12 @@ def _listed(
     start: Callable[[], A],
     add: Callable[[A, Iterable[Any]], None],
 ) -> tuple[A, _Rows]:
-    """A list, and its rows."""
 
     def begin() -> tuple[A, _Rows]:
         return start(), {}
 
     def both(found: tuple[A, _Rows], page: list[Any]) -> None:
-        found[1].update((_place_of(item.metadata), kept.packed(item)) for item in page)
+        found[1].update((_place_of(obj.metadata), kept.packed(obj)) for obj in page)
         add(found[0], page)
 
     return cluster.reduce(kept.path, kind, begin, add=both)

@@ -255,9 +255,9 @@ class _Merged:
         if found is None:
             words = f"the {section} {name}, which it does not have" if name else f"no {section}"
             raise _UnusableError(f"its context {by} names {words}")
-        for one, other in _EXCLUSIVE:
-            if found.get(one) and found.get(other):
-                raise _UnusableError(f"its {section} {name} has both {one} and {other}")
+        for field, other in _EXCLUSIVE:
+            if found.get(field) and found.get(other):
+                raise _UnusableError(f"its {section} {name} has both {field} and {other}")
         return found
 
 

@@ -60,8 +60,8 @@ def parse(text: str) -> LastBacktest:
     found = decoded(text, LastBacktest, longest=_LONGEST)
     require_ours(found.at)
     numbers = [found.replayed_hours]
-    for one in found.policies:
-        numbers += [one.freed_gpu_hours, one.saved or 0.0, one.stops, one.returned]
+    for policy in found.policies:
+        numbers += [policy.freed_gpu_hours, policy.saved or 0.0, policy.stops, policy.returned]
     if not all(map(math.isfinite, numbers)):
         message = "cannot be read: a number is not finite"
         raise ValueError(message)

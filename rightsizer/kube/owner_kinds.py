@@ -77,8 +77,9 @@ class OwnerKind:
             return frozenset()
         for step in self.phase:
             found = found.get(step) if isinstance(found, Mapping) else None
-        conditions = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-        true = (str(one.get("type")) for one in conditions if one.get("status") == "True")
+        entries = found if isinstance(found, list) else []
+        conditions = [entry for entry in entries if isinstance(entry, Mapping)]
+        true = (str(condition.get("type")) for condition in conditions if condition.get("status") == "True")
         names = frozenset({found} if isinstance(found, str) else true)
         return names | {ENDED} if names.intersection(self.ended) else names
 
@@ -249,14 +250,14 @@ def owner_chain(
         row = owner_kind(above.group, above.kind)
         if row is not None and row.starts_others and owners:
             return OwnerChain(owners[-1], tuple(owners), starter=above)
-        here = controllers.get(owner_key(above, namespace))
-        if here is None or object_key(here) in seen:
-            here = unread_owner(above, namespace)
-            owners.append(here)
+        ref = controllers.get(owner_key(above, namespace))
+        if ref is None or object_key(ref) in seen:
+            ref = unread_owner(above, namespace)
+            owners.append(ref)
             break
-        seen.add(object_key(here))
-        owners.append(here)
-        above = here.metadata.controller
+        seen.add(object_key(ref))
+        owners.append(ref)
+        above = ref.metadata.controller
     return OwnerChain(owners[-1], tuple(owners))
 
 

@@ -173,11 +173,11 @@ class Watched(Generic[T]):
 
         def add(found: set[Hashable], page: list[Any]) -> None:
             with self._lock:
-                for item in page:
-                    key = self.of.key_of(item.metadata)
+                for obj in page:
+                    key = self.of.key_of(obj.metadata)
                     found.add(key)
                     self._known.add(key)
-                    self.of.put(item)
+                    self.of.put(obj)
 
         start: Callable[[], set[Hashable]] = set
         found, since = cluster.snapshot(path, self._kind, start, add=add, selector=self.of.selector)
