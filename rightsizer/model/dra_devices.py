@@ -182,14 +182,14 @@ class DeviceInventory:
         """Holdings of claims on each device that is not free."""
         found: dict[DeviceId, set[Holding]] = {}
         for allocation in self.allocations.values():
-            for one in allocation.devices:
-                found.setdefault(one.id, set()).add(one)
+            for holding in allocation.devices:
+                found.setdefault(holding.id, set()).add(holding)
         return {name: frozenset(holdings) for name, holdings in found.items()}
 
     def free_gpus(self, node: str) -> int:
         """Physical GPUs of a node of which no claim holds anything."""
         devices = self.nodes.get(node, ())
-        return len({one.gpu for one in devices} - {one.gpu for one in devices if one.id in self.held})
+        return len({unit.gpu for unit in devices} - {unit.gpu for unit in devices if unit.id in self.held})
 
     def whole_gpus(self, node: str) -> dict[str, DraDevice]:
         """A device of each physical GPU of a node: the whole GPU where it is published."""

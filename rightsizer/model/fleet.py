@@ -412,17 +412,17 @@ class Fleet:
     def awaited(self) -> Mapping[str, int]:
         """Sum of the waiting pods' requests, by resource name; without pods that a queue holds back."""
         found: collections.Counter[str] = collections.Counter()
-        for one in self.waiting:
-            if one.is_created:
-                found.update(one.resources)
+        for pod in self.waiting:
+            if pod.is_created:
+                found.update(pod.resources)
         return found
 
     @functools.cached_property
     def quotas_in(self) -> Mapping[str, tuple[Quota, ...]]:
         """The quotas of each namespace."""
         found: dict[str, tuple[Quota, ...]] = {}
-        for one in self.quotas:
-            found[one.namespace] = (*found.get(one.namespace, ()), one)
+        for quota in self.quotas:
+            found[quota.namespace] = (*found.get(quota.namespace, ()), quota)
         return found
 
     @functools.cached_property

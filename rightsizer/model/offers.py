@@ -100,7 +100,7 @@ def offers_of(
             free = count - sum(pod.resources.get(resource, 0) for pod in pods_on.get(name, ()))
             if free > 0:
                 found.setdefault(resource, []).append(Offer(node, free))
-    return {resource: tuple(sorted(offers, key=lambda one: -one.free)) for resource, offers in found.items()}
+    return {name: tuple(sorted(offers, key=lambda offer: -offer.free)) for name, offers in found.items()}
 
 
 def pools_of(nodes: Mapping[str, Node], pods_on: Mapping[str, Sequence[Pod]]) -> dict[str, tuple[Pools, ...]]:
@@ -125,7 +125,7 @@ def _pool(node: Node, pods: Sequence[Pod]) -> Pool | None:
         return None
     resource, memory = unit
     asked = [(pod.devices or 1, *amounts_of(pod, resource, memory)) for pod in pods]
-    parts = [one for one in asked if one[1] < memory and one[2] < WHOLE_CORES]
+    parts = [amounts for amounts in asked if amounts[1] < memory and amounts[2] < WHOLE_CORES]
     return Pool(
         node=node,
         resource=resource,
