@@ -142,9 +142,10 @@ def connect(settings: PrometheusSettings, cluster: Cluster, holds: str = GPU_SER
         return Prometheus(settings)
     candidates = _candidates(cluster)
     log.info("Prometheus candidates: %s", "; ".join(map(str, candidates)) or "no service has such labels")
-    probes = [_probe(one, settings, cluster, holds) for one in candidates]
+    probes = [_probe(candidate, settings, cluster, holds) for candidate in candidates]
     for is_global in (True, False):
-        holding = [one for one in probes if one.series and one.candidate.flavour.is_global is is_global]
+        counted = [probe for probe in probes if probe.series]
+        holding = [probe for probe in counted if probe.candidate.flavour.is_global is is_global]
         if len(holding) > 1:
             raise ConfigurationError(_choice("several services hold GPU series", holding))
         if holding:
@@ -199,7 +200,7 @@ def _candidates(cluster: Cluster) -> list[_ServerCandidate]:
         candidate = _ServerCandidate(flavour, namespace, name, port.port, port.scheme)
         found.setdefault((namespace, pods), candidate)
     order = [flavour.name for flavour in SERVER_FLAVOURS]
-    return sorted(found.values(), key=lambda one: (order.index(one.flavour.name), one.namespace, one.name))
+    return sorted(found.values(), key=lambda svc: (order.index(svc.flavour.name), svc.namespace, svc.name))
 
 
 def _services(cluster: Cluster) -> list[_Service]:
@@ -220,7 +221,7 @@ def _services(cluster: Cluster) -> list[_Service]:
 
 def _flavour(labels: Mapping[str, str]) -> ServerFlavour | None:
     for flavour in SERVER_FLAVOURS:
-        if any(one.items() <= labels.items() for one in flavour.labels):
+        if any(wanted.items() <= labels.items() for wanted in flavour.labels):
             return flavour
     return None
 
@@ -236,14 +237,15 @@ def _port(ports: Sequence[_Port]) -> _Port | None:
 
 def _choice(reason: str, probes: Iterable[_Probe]) -> str:
     lines = "".join(
-        f"\n  {one.candidate}: {one.result}\n    --prometheus-url {one.candidate.url}" for one in probes
+        f"\n  {probe.candidate}: {probe.result}\n    --prometheus-url {probe.candidate.url}"
+        for probe in probes
     )
     return f"which Prometheus? {reason}; choose one with --prometheus-url, as reachable from here:{lines}"
 
 
 def _no_service() -> str:
     labels = "; ".join(
-        f"{flavour.name} ({', or '.join(','.join(f'{k}={v}' for k, v in one.items()) for one in flavour.labels)})"
+        f"{flavour.name} ({', or '.join(','.join(f'{k}={v}' for k, v in labels.items()) for labels in flavour.labels)})"
         for flavour in SERVER_FLAVOURS
     )
     return (

@@ -267,9 +267,7 @@ class Prometheus:
         """An instant query: the parsed labels and the value of each series."""
         series = self._series("query", {"query": promql, "time": f"{at.timestamp():.3f}"})
         with self._parsing():
-            return [
-                (labels.get(item.metric), float(item.value[1])) for item in series if item.value is not None
-            ]
+            return [(labels.get(row.metric), float(row.value[1])) for row in series if row.value is not None]
 
     def query_range(self, promql: str, steps: QueryRange) -> list[RangeSeries]:
         """A range query."""
@@ -283,7 +281,7 @@ class Prometheus:
         """A range query: the parsed labels and the parsed points of each series."""
         series = self._series("query_range", {"query": promql, **steps.parameters})
         with self._parsing():
-            return [(labels.get(item.metric), values.get(item.values)) for item in series]
+            return [(labels.get(row.metric), values.get(row.values)) for row in series]
 
     def _series(self, endpoint: str, form: Mapping[str, str]) -> list[_Series]:
         """All series of a response; those that mix floats and native histograms have the value NaN."""

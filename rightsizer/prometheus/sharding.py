@@ -62,10 +62,10 @@ class Shard:
 def pack(groups: Iterable[SeriesGroup], max_series: float) -> list[Shard]:
     """Shards of at most `max_series`, in order; a larger group is a shard of its own."""
     shards: list[Shard] = []
-    ordered = sorted(groups, key=lambda one: (one.label, one.matchers, one.value))
-    for _, alike in itertools.groupby(ordered, key=lambda one: (one.label, one.matchers)):
+    ordered = sorted(groups, key=lambda value: (value.label, value.matchers, value.value))
+    for _, alike in itertools.groupby(ordered, key=lambda value: (value.label, value.matchers)):
         limits = (max_series, promql.MAX_TEXT, promql.MOST_NAMES)
-        batches = promql.packed(alike, lambda one: (one.series, 2 * len(one.value), 1), limits)
+        batches = promql.packed(alike, lambda shard: (shard.series, 2 * len(shard.value), 1), limits)
         shards += [Shard(tuple(batch)) for batch in batches]
     return shards
 

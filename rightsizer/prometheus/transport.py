@@ -125,7 +125,7 @@ class HttpTransport:
             )
             session.proxies, session.verify, session.trust_env = found["proxies"], found["verify"], False
             session.headers.update(_HEADERS)
-            session.headers.update({name: one.reveal() for name, one in self._settings.headers.items()})
+            session.headers.update({name: secret.reveal() for name, secret in self._settings.headers.items()})
         try:
             yield session
         finally:
@@ -175,7 +175,7 @@ class HttpTransport:
                 # While the body is read; before that, `requests` raises Timeout.
                 raise QueryTooLarge(f"{attempted}: the response did not end in time") from error
             hint = "is the URL right, and reachable from here?"
-            if any(isinstance(one, socket.gaierror) for one in _causes(error)):
+            if any(isinstance(cause, socket.gaierror) for cause in _causes(error)):
                 hint = _port_forward(self.where) or hint
             raise PrometheusUnreachable(f"{attempted}: {root_cause(error)}; {hint}") from error
 
