@@ -178,7 +178,7 @@ class KeptTables:
             self._first = at.replace(second=0, microsecond=0)
         end = at - (at - self._first) % SLOT
         if end not in self._ends:
-            self._tables = {key: one for key, one in self._tables.items() if one.rows.end in self._ends}
+            self._tables = {key: table for key, table in self._tables.items() if table.rows.end in self._ends}
         return end
 
     def extended(self, question: str, end: datetime.datetime, slots: int, read: Read) -> EvidenceTable:
@@ -235,18 +235,18 @@ class KeptTables:
         tables = [
             _TableInFile(
                 question,
-                one.rows.end,
-                one.rows.slots,
-                one.added,
-                one.answers,
-                list(one.rows.places),
-                list(one.rows.columns),
+                table.rows.end,
+                table.rows.slots,
+                table.added,
+                table.answers,
+                list(table.rows.places),
+                list(table.rows.columns),
             )
-            for question, one in self._tables.items()
-            if one.rows.columns
+            for question, table in self._tables.items()
+            if table.rows.columns
         ]
         head = msgspec.msgpack.encode(_TablesFile(owner, self._first, tables))
-        arrays = [column for one in self._tables.values() for column in one.rows.columns.values()]
+        arrays = [column for table in self._tables.values() for column in table.rows.columns.values()]
         content = io.BytesIO()
         np.savez(content, np.frombuffer(head, np.uint8), *arrays)
         data = content.getvalue()
@@ -269,11 +269,11 @@ class KeptTables:
                 if head.owner != owner:
                     raise ValueError("it is of another version, or of another cluster")
                 arrays = [parts[f"arr_{number}"] for number in range(1, len(parts.files))]
-            found = {one.question: one.table(arrays) for one in head.tables}
+            found = {table.question: table.table(arrays) for table in head.tables}
         except (*_UNREADABLE, msgspec.DecodeError, MemoryError) as error:
             raise ValueError(f"it cannot be read: {error}") from error
         self._first, self._tables = head.first, found
-        self._ends = tuple(sorted({one.rows.end for one in found.values()}))[-2:]
+        self._ends = tuple(sorted({table.rows.end for table in found.values()}))[-2:]
 
 
 # --- Saved
@@ -312,12 +312,12 @@ class _TableInFile(msgspec.Struct, array_like=True):
             not 0 < len(columns) == len(self.columns)
             or len(places) < len(self.labels)
             or any(
-                each.shape != (len(places), self.slots) or each.dtype != np.float32
-                for each in columns.values()
+                column.shape != (len(places), self.slots) or column.dtype != np.float32
+                for column in columns.values()
             )
         ):
             raise ValueError("its arrays and labels do not fit")
-        found = {name: each.astype(np.float32, copy=False) for name, each in columns.items()}
+        found = {name: column.astype(np.float32, copy=False) for name, column in columns.items()}
         return _KeptTable(EvidenceTable(self.end, self.slots, places, found), self.added, self.answers)
 
 
@@ -328,7 +328,6 @@ class _TablesFile(msgspec.Struct, array_like=True):
 
 
 def _is_known(values: Values | None, rows: int) -> npt.NDArray[np.bool_]:
-    """Whether each row has any value."""
     found = np.zeros(rows, np.bool_)
     if values is not None:
         found |= ~np.isnan(values).all(axis=1)
@@ -385,19 +384,20 @@ def _merged(name: Column, before: Mapping[Column, Values], later: Mapping[Column
     return np.where(is_newer, later[name], before[name])
 
 
-def differences(one: EvidenceTable, other: EvidenceTable) -> int:
+def differences(kept: EvidenceTable, other: EvidenceTable) -> int:
     """Count the rows that differ."""
-    nothing = _unknown(1, one.slots)[0]
+    nothing = _unknown(1, kept.slots)[0]
 
     def row(rows: EvidenceTable, name: Column, text: bytes) -> Values:
         is_there = name in rows.columns and text in rows.places
         values: Values = rows.columns[name][rows.places[text]] if is_there else nothing
         return values
 
-    names = one.columns.keys() | other.columns.keys()
+    names = kept.columns.keys() | other.columns.keys()
     return sum(
         any(
-            not np.array_equal(row(one, name, text), row(other, name, text), equal_nan=True) for name in names
+            not np.array_equal(row(kept, name, text), row(other, name, text), equal_nan=True)
+            for name in names
         )
-        for text in one.places.keys() | other.places.keys()
+        for text in kept.places.keys() | other.places.keys()
     )
