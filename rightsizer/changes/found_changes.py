@@ -49,35 +49,35 @@ def changes_of(
     """
     found: list[FoundChange] = []
     problems: list[str] = []
-    for item in controllers:
-        annotations = item.metadata.annotations or {}
+    for controller in controllers:
+        annotations = controller.metadata.annotations or {}
         workload, priority_class = _recorded_workload(annotations)
-        if not speaks_for(item.ref, workload):
+        if not speaks_for(controller.ref, workload):
             problems.append(
-                f"{item.ref}: its annotation {UNDO_ANNOTATION} names {workload}, for which it cannot speak"
+                f"{controller.ref}: its annotation {UNDO_ANNOTATION} names {workload}, for which it cannot speak"
             )
             workload = None
-        if is_copy(item.ref, item.metadata):
+        if is_copy(controller.ref, controller.metadata):
             continue
         past = recorded_changes(annotations)
         found.extend(
             FoundChange(
-                workload or item.controls or item.ref,
+                workload or controller.controls or controller.ref,
                 msgspec.structs.replace(change, gpus=max(change.gpus, 0), priority_class=priority_class),
-                starter=_starter(item),
+                starter=_starter(controller),
             )
             for change in past
             if change.is_readable and change.takes
         )
         if UNREADABLE in past:
             which = f"its annotation {UNDO_ANNOTATION} or {HISTORY_ANNOTATION}"
-            problems.append(f"{item.ref}: {which} cannot be read; it counts as changed right now")
+            problems.append(f"{controller.ref}: {which} cannot be read; it counts as changed right now")
     running = {
         (f"{pod.ref.namespace}/{pod.ref.name}", manifest_name(pod.ref))
         for pod in pods
         if not pod.is_terminating
     }
-    found.extend(evictions_of(item for item in evictions if (_pod_of(item), item.name) not in running))
+    found.extend(evictions_of(meta for meta in evictions if (_pod_of(meta), meta.name) not in running))
     return sorted(found, key=lambda change: (change.at, change.ref)), sorted(problems)
 
 
@@ -95,7 +95,6 @@ def speaks_for(carrier: ObjectRef, workload: ObjectRef | None) -> bool:
 
 
 def _recorded_workload(annotations: Mapping[str, str]) -> tuple[ObjectRef | None, str | None]:
-    """The workload and the PriorityClass that an undo record names."""
     try:
         record = read_undo_record(annotations)
     except ValueError:
@@ -103,11 +102,11 @@ def _recorded_workload(annotations: Mapping[str, str]) -> tuple[ObjectRef | None
     return (record.workload, record.priority_class) if record else (None, None)
 
 
-def _starter(item: ObjectSummary) -> ObjectRef | None:
-    above, row = item.metadata.controller, _row_above(item.metadata)
+def _starter(controller: ObjectSummary) -> ObjectRef | None:
+    above, row = controller.metadata.controller, _row_above(controller.metadata)
     if above is None or row is None or not row.starts_others:
         return None
-    return ObjectRef(above.api_version, above.kind, item.ref.namespace, above.name, above.uid)
+    return ObjectRef(above.api_version, above.kind, controller.ref.namespace, above.name, above.uid)
 
 
 def is_copy(ref: ObjectRef, metadata: ObjectMeta) -> bool:
@@ -134,19 +133,19 @@ def _row_above(metadata: ObjectMeta) -> OwnerKind | None:
 
 def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
     """The evictions that saved manifests record, by the metadata of their Secrets."""
-    for item in secrets:
-        if item.creation_timestamp is None:
+    for secret in secrets:
+        if secret.creation_timestamp is None:
             continue
-        labels, annotations = item.labels or {}, item.annotations or {}
-        namespace, _, name = _pod_of(item).partition("/")
+        labels, annotations = secret.labels or {}, secret.annotations or {}
+        namespace, _, name = _pod_of(secret).partition("/")
         ref = ObjectRef("v1", "Pod", namespace, name)
         if not is_possible(ref):
-            ref = ObjectRef("v1", "Secret", item.namespace, item.name, item.uid)
+            ref = ObjectRef("v1", "Secret", secret.namespace, secret.name, secret.uid)
         gpus = annotations.get(GPUS_ANNOTATION, "")
         yield FoundChange(
             ref,
             ChangeRecord(
-                item.creation_timestamp,
+                secret.creation_timestamp,
                 labels.get(MANIFEST_LABEL, ""),
                 Action.EVICT.value,
                 float(gpus) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,2})?", gpus) else 0,
@@ -155,8 +154,8 @@ def evictions_of(secrets: Iterable[ObjectMeta]) -> Iterator[FoundChange]:
         )
 
 
-def _pod_of(item: ObjectMeta) -> str:
-    return (item.annotations or {}).get(POD_ANNOTATION, "")
+def _pod_of(secret: ObjectMeta) -> str:
+    return (secret.annotations or {}).get(POD_ANNOTATION, "")
 
 
 def is_past(change: ChangeRecord, at: datetime.datetime) -> bool:
@@ -169,9 +168,9 @@ def drop_implausible_changes(fleet: Fleet, at: datetime.datetime) -> Fleet:
     offered = sum(sum(node.allocatable.values()) for node in fleet.nodes.values())
     kept: list[FoundChange] = []
     problems: list[str] = []
-    unknown = [one for one in fleet.changes if not one.is_remembered and at - one.at < MONTH]
+    unknown = [change for change in fleet.changes if not change.is_remembered and at - change.at < MONTH]
     if unknown:
-        first = ", ".join(sorted({str(one.ref) for one in unknown})[:3])
+        first = ", ".join(sorted({str(change.ref) for change in unknown})[:3])
         words = f"{count(len(unknown), 'recorded change')} unknown to the memory, such as of {first}"
         problems.append(f"{words}: charged to no budget")
     for change in fleet.changes:

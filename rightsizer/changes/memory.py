@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -79,7 +80,8 @@ class ChangeMemory:
     @property
     def by_run(self) -> dict[ChangeKey, FoundChange]:
         """The changes by `change_key`."""
-        return {change_key(one.record.run, one.ref): one for found in self.by_key.values() for one in found}
+        changes = itertools.chain.from_iterable(self.by_key.values())
+        return {change_key(change.record.run, change.ref): change for change in changes}
 
 
 def owner_of(workload: Workload) -> ObjectRef:
@@ -163,15 +165,15 @@ def with_change(
     key = key_of(owner)
     before = _parsed(key, texts[key]) if key in texts else ()
     kept = [
-        one
-        for one in before
-        if at - one.at < MONTH and not was_never_made(one, workload) and not _is_same(one, change)
+        past
+        for past in before
+        if at - past.at < MONTH and not was_never_made(past, workload) and not _is_same(past, change)
     ]
     while len(kept) >= MOST:
         kept = [_joined(kept[0], kept[1]), *kept[2:]]
     known = {**parse_memory(texts).by_key, key: (*kept, change)}
     changes: dict[str, str | None] = dict.fromkeys(
-        key for key, found in known.items() if all(at - one.at >= MONTH for one in found)
+        key for key, found in known.items() if all(at - past.at >= MONTH for past in found)
     )
     changes[key] = _text(owner, known[key])
     changes |= dict.fromkeys(_excess_rejections(known, {**texts, **changes}))
@@ -186,7 +188,7 @@ def with_change(
 
 
 def _are_rejections(found: Sequence[FoundChange]) -> bool:
-    return all(one.record.end is ChangeOutcome.REJECTED for one in found)
+    return all(change.record.end is ChangeOutcome.REJECTED for change in found)
 
 
 def _excess_rejections(
@@ -215,7 +217,7 @@ def without_change(texts: _Texts, change: FoundChange, workload: Workload) -> di
     key = key_of(owner)
     if key not in texts:
         return {}
-    kept = [one for one in _parsed(key, texts[key]) if not _is_same(one, change)]
+    kept = [known for known in _parsed(key, texts[key]) if not _is_same(known, change)]
     return {key: _text(owner, kept) if kept else None}
 
 
@@ -231,19 +233,19 @@ def _joined(first: FoundChange, second: FoundChange) -> FoundChange:
     )
 
 
-def _is_same(one: FoundChange, other: FoundChange) -> bool:
-    ends = {one.record.end, other.record.end}
-    return one.ref == other.ref and (one.record.run == other.record.run or ends == {ChangeOutcome.REJECTED})
+def _is_same(past: FoundChange, other: FoundChange) -> bool:
+    ends = {past.record.end, other.record.end}
+    return past.ref == other.ref and (past.record.run == other.record.run or ends == {ChangeOutcome.REJECTED})
 
 
 def _text(owner: ObjectRef, changes: Iterable[FoundChange]) -> str:
     records = [
         msgspec.structs.replace(
-            one.record,
-            at=one.at.astimezone(datetime.UTC),
-            workload=None if one.ref == owner else one.ref,
+            change.record,
+            at=change.at.astimezone(datetime.UTC),
+            workload=None if change.ref == owner else change.ref,
         )
-        for one in changes
+        for change in changes
     ]
     return msgspec.json.encode(_OwnerChanges(owner, records)).decode()
 
@@ -254,7 +256,7 @@ def was_never_made(change: FoundChange, workload: Workload) -> bool:
         return False  # it is kept for that
     is_as_it_was = (change.ref, change.record.generation) == (workload.ref, workload.generation)
     began = [pod.created for pod in workload.pods if not pod.is_terminating]
-    return is_as_it_was and bool(began) and all(one and one < change.at for one in began)
+    return is_as_it_was and bool(began) and all(start and start < change.at for start in began)
 
 
 def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
@@ -269,14 +271,14 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
     on_objects = {change_key(change.record.run, change.ref) for change in fleet.changes}
     there = {_name(workload.ref): workload for workload in fleet.workloads}
     by_key = {
-        key: [one for one in found if not _is_known(one, on_objects, there.get(_name(one.ref)))]
+        key: [change for change in found if not _is_known(change, on_objects, there.get(_name(change.ref)))]
         for key, found in memory.by_key.items()
     }
     changes = [
-        dataclasses.replace(one, record=msgspec.structs.replace(one.record, gpus=max(one.record.gpus, 0)))
+        dataclasses.replace(past, record=msgspec.structs.replace(past.record, gpus=max(past.record.gpus, 0)))
         for found in by_key.values()
-        for one in found
-        if one.record.end is not ChangeOutcome.REJECTED
+        for past in found
+        if past.record.end is not ChangeOutcome.REJECTED
     ]
     problems = [
         f"ConfigMaps {NAME}-*: the key {key[:40]!r} cannot be read; its owner counts as changed right now"
@@ -293,7 +295,6 @@ def with_remembered_changes(fleet: Fleet, memory: ChangeMemory | None) -> Fleet:
 def _compared(
     change: FoundChange, ours: Mapping[ChangeKey, FoundChange], unreadable: frozenset[str]
 ) -> FoundChange:
-    """A change that an object records, compared with the memory."""
     known = ours.get(change_key(change.record.run, change.ref))
     if known is None:
         is_unreadable = key_of(change.starter or change.ref) in unreadable
@@ -310,7 +311,7 @@ def _is_known(change: FoundChange, on_objects: set[ChangeKey], workload: Workloa
         return True
     if workload is None:
         return False
-    return change.record.run in {one.run for one in workload.past} or was_never_made(change, workload)
+    return change.record.run in {record.run for record in workload.past} or was_never_made(change, workload)
 
 
 def _with_past(
@@ -319,14 +320,14 @@ def _with_past(
     key = key_of(owner_of(workload))
     past = list(workload.past)
     pauses = [workload.came_back_after] if workload.came_back_after else []
-    for one in by_key.get(key, ()):
-        back = _reverted_at(one, workload)
+    for change in by_key.get(key, ()):
+        back = _reverted_at(change, workload)
         if back is None:
-            past.append(one.record.summary)
+            past.append(change.record.summary)
             continue
-        past.append(msgspec.structs.replace(one.record.summary, end=ChangeOutcome.REVERTED, ended=back))
-        if one.record.action in STOPS:
-            pauses.append(pause_of(one.record.idle_seconds, one.at, back))
+        past.append(msgspec.structs.replace(change.record.summary, end=ChangeOutcome.REVERTED, ended=back))
+        if change.record.action in STOPS:
+            pauses.append(pause_of(change.record.idle_seconds, change.at, back))
     if key in unreadable:
         past.append(UNREADABLE)
     if len(past) == len(workload.past):
@@ -340,7 +341,7 @@ def _reverted_at(change: FoundChange, workload: Workload) -> datetime.datetime |
     if _name(change.ref) != _name(workload.ref) or change.record.end is ChangeOutcome.REJECTED:
         return None
     began = [pod.created for pod in workload.pods if not pod.is_terminating and pod.created]
-    since = [one for one in began if one >= change.at]
+    since = [start for start in began if start >= change.at]
     # After a scale-down or resize there are older and younger pods; which one shows the revert is unknown.
     return min(since, default=change.at) if change.record.action in STOPS else max(since, default=change.at)
 

@@ -60,7 +60,7 @@ def clear_deletion_costs(fleet: Fleet, session: ApplySession) -> None:
         for pod, run in _marked_by(session.instance, workload.pods)
         if evaluator.evaluate(workload).mode is Mode.ENFORCE
     ]
-    for pod, run in in_turn(marked, lambda each: each[0].ref.namespace)[:MOST_CLEARED]:
+    for pod, run in in_turn(marked, lambda mark: mark[0].ref.namespace)[:MOST_CLEARED]:
         with log_cluster_error(f"{pod.ref} keeps its annotation {COST_ANNOTATION}"):
             _clear(pod, f"run {run} marked it for deletion, and it was not deleted", session)
 

@@ -85,7 +85,6 @@ def _save(secret: Mapping[str, Any], session: ApplySession) -> str:
 
 
 def _drop(place: str, session: ApplySession) -> None:
-    """Delete a manifest that is not needed."""
     with log_cluster_error(f"Secret {place} is not deleted"):
         session.cluster.delete(place)
 

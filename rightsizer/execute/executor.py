@@ -71,8 +71,8 @@ def carry_out(
 
     The next plan chooses others in place of what was not made.
     """
-    enforced = [one for one in decisions if one.is_enforced]
-    together = served_together([one for one in enforced if one.action is not Action.NOTICE])
+    enforced = [decision for decision in decisions if decision.is_enforced]
+    together = served_together([decision for decision in enforced if decision.action is not Action.NOTICE])
     tried: _Tried = {}
     reason = ""  # why the rest is skipped
     for decision in enforced:
@@ -97,13 +97,13 @@ def try_others(plan: Plan, namespaces: Collection[str], session: ApplySession) -
     So pods wait one cycle, and not one for each workload that refuses.
     """
     blocked = (
-        without_demand(one)
-        for one in plan.decisions
-        if one.workload.ref.namespace in namespaces
-        and any(block.code is BlockerCode.ONLY_FOR_PENDING_PODS for block in one.blockers)
+        without_demand(decision)
+        for decision in plan.decisions
+        if decision.workload.ref.namespace in namespaces
+        and any(block.code is BlockerCode.ONLY_FOR_PENDING_PODS for block in decision.blockers)
     )
-    for one in itertools.islice((one for one in blocked if one.is_enforced), _MOST_TRIED):
-        _dry_run(one, session)
+    for decision in itertools.islice((decision for decision in blocked if decision.is_enforced), _MOST_TRIED):
+        _dry_run(decision, session)
 
 
 NOT_MADE = frozenset({Result.BLOCKED, Result.CHANGED})
@@ -126,12 +126,12 @@ def _refusal(
     if len(together) < 2:  # noqa: PLR2004 - preflight and its own dry run are enough
         return None
     if decision.workload.ref not in tried:
-        tried |= {one.workload.ref: _dry_run(one, session) for one in together}
+        tried |= {other.workload.ref: _dry_run(other, session) for other in together}
     if (own := tried[decision.workload.ref]) is not None:
         return own
-    for one in together:
-        if (refused := tried[one.workload.ref]) is not None:
-            words = f"not attempted: {one.serves[0]} also needs {one.workload.ref}: {refused.detail}"
+    for other in together:
+        if (refused := tried[other.workload.ref]) is not None:
+            words = f"not attempted: {other.serves[0]} also needs {other.workload.ref}: {refused.detail}"
             return session.outcome(decision, Result.BLOCKED, words)
     return None
 
@@ -230,14 +230,14 @@ def _revalidate_and_write(decision: Decision, row: Kind, session: ApplySession) 
     if not is_whole:
         fleet = session.watch.with_neighbours(fleet, fresh.ref.namespace)
     recorded = (*session.watch.recorded_changes, *fleet.changes)
-    once = {change_key(one.record.run, one.ref): one for one in recorded}
+    once = {change_key(found.record.run, found.ref): found for found in recorded}
     fleet = dataclasses.replace(fleet, changes=tuple(once.values()))
     fleet = with_remembered_changes(fleet, session.memory.of(fresh))
     fresh = next(workload for workload in fleet.workloads if workload.ref == fresh.ref)
     evaluator = session.evaluator(fleet, use.at)
     if blockers := list(objections(decision, fresh, use, evaluator)):
-        return session.outcome(decision, Result.CHANGED, "; ".join(one.message for one in blockers))
-    if decision.wanted_by and not any(is_pending(one, session.cluster) for one in decision.wanted_by):
+        return session.outcome(decision, Result.CHANGED, "; ".join(blocker.message for blocker in blockers))
+    if decision.wanted_by and not any(is_pending(pod, session.cluster) for pod in decision.wanted_by):
         return session.outcome(
             decision, Result.CHANGED, "none of the pending pods that needed it is pending anymore"
         )
@@ -253,7 +253,6 @@ _Writer = Callable[[Decision, Kind, Workload, ApplySession], str]
 
 
 def _writer(decision: Decision, row: Kind) -> _Writer:
-    """The function that carries a decision out."""
     if decision.action is Action.NOTICE:
         return _notify
     is_pod = row.stop is not None and row.stop.field is None
@@ -261,7 +260,6 @@ def _writer(decision: Decision, row: Kind) -> _Writer:
 
 
 def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
-    """Put a notice on a workload as preflight read it."""
     path = path_of(fresh.ref, row)
     patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
     session.cluster.patch(path, patch, dry_run=True)
@@ -351,7 +349,6 @@ def _command_again(decision: Decision, row: Kind, session: ApplySession, lost: W
 
 
 def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session: ApplySession) -> bool:
-    """Whether an object shows the change of a decision."""
     annotations = obj["metadata"].get("annotations") or {}
     if decision.action is Action.NOTICE:
         notice = parse_notice(annotations)
@@ -360,7 +357,7 @@ def _is_in_effect(decision: Decision, obj: Mapping[str, Any], row: Kind, session
         return _is_leaving(obj, decision.workload.ref)
     action = decision.action.value if decision.action else ""
     # Not by the record: a scale-up that undoes the whole change removes it.
-    return any((one.run, one.action) == (session.run, action) for one in read_history(annotations))
+    return any((record.run, record.action) == (session.run, action) for record in read_history(annotations))
 
 
 def _is_leaving(pod: Mapping[str, Any], ref: ObjectRef) -> bool:

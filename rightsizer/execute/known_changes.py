@@ -63,5 +63,5 @@ def read_known_changes(cluster: Cluster, state_namespace: str) -> KnownChanges:
     memory = read_memory(cluster, state_namespace)
     if memory is None:
         return KnownChanges(None, is_whole=False)
-    changes = {key: one for key, one in memory.by_run.items() if one.record.takes}
+    changes = {key: change for key, change in memory.by_run.items() if change.record.takes}
     return KnownChanges(changes, is_whole=not memory.unreadable)

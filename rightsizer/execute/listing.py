@@ -73,9 +73,9 @@ def list_objects(
             level = logging.WARNING if owner_kind(row.group, row.kind) is not None else logging.INFO
             log.log(level, "%ss cannot be listed: %s", row.kind, refused)
             return
-        for item in items:
-            metadata = item.metadata
-            yield ObjectRef(api_version, row.kind, metadata.namespace, metadata.name, metadata.uid), item
+        for obj in items:
+            metadata = obj.metadata
+            yield ObjectRef(api_version, row.kind, metadata.namespace, metadata.name, metadata.uid), obj
         return
 
 
@@ -110,29 +110,31 @@ def list_changes(cluster: Cluster, state_namespace: str) -> list[FoundChange]:
     Raises:
         ClusterError: A list could not be read whole.
     """
-    found = [item for row in recordable_kinds(cluster) for item in _of_kind(cluster, row)]
+    found = [change for row in recordable_kinds(cluster) for change in _of_kind(cluster, row)]
     path = f"/api/v1/namespaces/{state_namespace}/secrets"
     secrets = _list_if_allowed(
         cluster, path, Metadata, label_selector=MANIFEST_LABEL, field_selector=MANIFEST_SELECTOR
     )
-    found.extend(evictions_of(item.metadata for item in secrets))
-    known = {change_key(item.record.run, item.ref) for item in found}
+    found.extend(evictions_of(secret.metadata for secret in secrets))
+    known = {change_key(change.record.run, change.ref) for change in found}
     memory = read_memory(cluster, state_namespace) or ChangeMemory()
     for key in sorted(memory.unreadable):
         log.warning("ConfigMaps %s-*: the key %.40r cannot be read", NAME, key)
-    found = [_priced(item, memory.by_run.get(change_key(item.record.run, item.ref))) for item in found]
-    found += [item for key, item in memory.by_run.items() if key not in known]
-    found.sort(key=lambda item: item.ref)
-    return sorted(found, key=lambda item: item.at, reverse=True)
+    found = [
+        _priced(change, memory.by_run.get(change_key(change.record.run, change.ref))) for change in found
+    ]
+    found += [change for key, change in memory.by_run.items() if key not in known]
+    found.sort(key=lambda change: change.ref)
+    return sorted(found, key=lambda change: change.at, reverse=True)
 
 
-def _priced(item: FoundChange, remembered: FoundChange | None) -> FoundChange:
+def _priced(change: FoundChange, remembered: FoundChange | None) -> FoundChange:
     """Take the price from the memory: whoever may change an object may write another one into it."""
     cost, currency = (
         (remembered.record.cost_per_hour, remembered.record.currency) if remembered else (0.0, "")
     )
-    record = msgspec.structs.replace(item.record, cost_per_hour=cost, currency=currency)
-    return dataclasses.replace(item, record=record)
+    record = msgspec.structs.replace(change.record, cost_per_hour=cost, currency=currency)
+    return dataclasses.replace(change, record=record)
 
 
 def read_memory(cluster: Cluster, state_namespace: str) -> ChangeMemory | None:
@@ -152,12 +154,12 @@ def read_memory(cluster: Cluster, state_namespace: str) -> ChangeMemory | None:
 
 def _of_kind(cluster: Cluster, row: Kind) -> Iterator[FoundChange]:
     is_control = row in CONTROL_OBJECT_KINDS  # its spec names the workload
-    for ref, item in list_objects(cluster, row, SpecObject, metadata_only=not is_control):
-        if is_copy(ref, item.metadata):
+    for ref, obj in list_objects(cluster, row, SpecObject, metadata_only=not is_control):
+        if is_copy(ref, obj.metadata):
             continue
-        past = recorded_changes(item.metadata.annotations or {})
-        record = _record(item.metadata, row) if past else None
-        about = controlled_workload(ref, item) if past and is_control else None
+        past = recorded_changes(obj.metadata.annotations or {})
+        record = _record(obj.metadata, row) if past else None
+        about = controlled_workload(ref, obj) if past and is_control else None
         for change in past:
             full = change
             if record is not None and change.is_readable and change.run == record.run:
@@ -181,12 +183,12 @@ def list_events(cluster: Cluster) -> list[RecordedEvent]:
     """
     items = _list_if_allowed(cluster, "/api/v1/events", _Event, field_selector=f"source={FIELD_MANAGER}")
     found = []
-    for item in items:
-        of = item.involved_object
-        if item.last_timestamp is not None:
+    for event in items:
+        of = event.involved_object
+        if event.last_timestamp is not None:
             ref = ObjectRef(of.api_version, of.kind, of.namespace, of.name, of.uid)
-            found.append(RecordedEvent(ref, item.last_timestamp, item.reason, item.message))
-    return sorted(found, key=lambda one: (one.at, one.ref), reverse=True)
+            found.append(RecordedEvent(ref, event.last_timestamp, event.reason, event.message))
+    return sorted(found, key=lambda event: (event.at, event.ref), reverse=True)
 
 
 def _list_if_allowed(

@@ -43,10 +43,10 @@ def notify(
 
     The labels and annotations of the fleet's workloads select among the targets; none of them is an address.
     """
-    workloads = {str(one.ref): one for one in fleet.workloads} if fleet else {}
+    workloads = {str(workload.ref): workload for workload in fleet.workloads} if fleet else {}
 
     def message_for(target: Target) -> _Message | None:
-        concerned = [one for one in outcomes if _concerns(target, one, workloads.get(str(one.ref)))]
+        concerned = [outcome for outcome in outcomes if _concerns(target, outcome, workloads)]
         if not concerned:
             return None
         if chat := CHATS.get(target.type):
@@ -64,7 +64,7 @@ def notify_of_changes(
     def message_for(target: Target) -> _Message | None:
         if "digest" not in target.occasions or target.owners is not None:
             return None
-        of_target = [one for one in changes if _is_in(target, one.ref)]
+        of_target = [change for change in changes if _is_in(target, change.ref)]
         if not of_target:
             return None
         if chat := CHATS.get(target.type):
@@ -101,8 +101,9 @@ def _send_each(targets: Sequence[Target], message_for: Callable[[Target], _Messa
     return problems
 
 
-def _concerns(target: Target, outcome: Outcome, workload: Workload | None) -> bool:
+def _concerns(target: Target, outcome: Outcome, workloads: Mapping[str, Workload]) -> bool:
     is_there = _is_in(target, outcome.ref) and occasion_of(outcome) in target.occasions
+    workload = workloads.get(str(outcome.ref))
     return is_there and (target.owners is None or (workload is not None and _is_of(target.owners, workload)))
 
 

@@ -50,7 +50,7 @@ class UseSincePlan:
         self._own = own
         self._since = plan.at - RECENT
         every = PolicyEvaluator(policy, plan.fleet, at=plan.at, own=own).all_criteria()
-        self._idle_before = max(each.tooManyReplicas.idleBefore for each in every)
+        self._idle_before = max(rule.tooManyReplicas.idleBefore for rule in every)
         self._measured = plan.measured
 
     @property
@@ -63,7 +63,7 @@ class UseSincePlan:
 
         Pods share nodes: a check of what a node's series leave open must not pass because its pods were not read.
         """
-        others = (one for one in self._fleet.workloads if one.ref.namespace != namespace)
+        others = (workload for workload in self._fleet.workloads if workload.ref.namespace != namespace)
         return dataclasses.replace(fleet, workloads=(*fleet.workloads, *others))
 
     def use(self, decision: Decision) -> Use:
@@ -124,5 +124,7 @@ def read_workload(
     namespace = None if is_whole else ref.namespace
     fleet = build_fleet(read_cluster(cluster, (), namespace=namespace, queues=queues))
     place = (ref.namespace, ref.full_kind, ref.name)
-    named = [one for one in fleet.workloads if (one.ref.namespace, one.ref.full_kind, one.ref.name) == place]
-    return (named[0] if named else None), fleet
+    for workload in fleet.workloads:
+        if (workload.ref.namespace, workload.ref.full_kind, workload.ref.name) == place:
+            return workload, fleet
+    return None, fleet

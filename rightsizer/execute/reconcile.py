@@ -114,8 +114,8 @@ class ReconcilePolicy:
             return f"the breaker is open, and nothing is rolled back until a person resets it: {trip}"
         blockers = self._blockers(found, context)
         if action is ReconcileAction.COMPLETE:  # an opt-out since then must not leave it suspended
-            blockers = [one for one in blockers if one.source != OPT_OUT]
-        return "; ".join(one.message for one in blockers)
+            blockers = [blocker for blocker in blockers if blocker.source != OPT_OUT]
+        return "; ".join(blocker.message for blocker in blockers)
 
     def _blockers(self, found: RecordedObject, context: RunContext) -> list[Blocker]:
         fresh, fleet = read_workload(found.about, context.cluster)
@@ -182,9 +182,9 @@ def find_reconciliations(context: RunContext) -> list[Reconciliation]:
         elif _is_open(found):
             of_namespace = unknown[found.ref.namespace]
             of_namespace.append(found)
-            of_namespace.sort(key=lambda one: draw(one.ref.uid))
+            of_namespace.sort(key=lambda carrier: draw(carrier.ref.uid))
             del of_namespace[MOST_UNKNOWN:]
-    turns = in_turn(itertools.chain(*unknown.values()), lambda one: draw(one.ref.namespace))
+    turns = in_turn(itertools.chain(*unknown.values()), lambda carrier: draw(carrier.ref.namespace))
     for found in turns[:MOST_UNKNOWN]:
         reconciliations.extend(_of_object(found, context))
     reconciliations.extend(_of_manifests(context))
@@ -199,7 +199,7 @@ def find_stops_without_effect(fleet: Fleet | None, context: RunContext) -> list[
     Raises:
         ClusterError: An object could not be read.
     """
-    by_ref = {one.ref: one for one in fleet.workloads} if fleet is not None else {}
+    by_ref = {workload.ref: workload for workload in fleet.workloads} if fleet is not None else {}
     found = []
     for change in fleet.changes if fleet is not None else ():
         workload = by_ref.get(change.ref)
@@ -209,7 +209,7 @@ def find_stops_without_effect(fleet: Fleet | None, context: RunContext) -> list[
         if any(pod.is_terminating for pod in pods) or sum(pod.gpus for pod in pods) < change.record.gpus:
             continue
         carriers = (workload.ref, workload.control_object, *workload.owned)
-        for ref in (one for one in carriers if one is not None):
+        for ref in (carrier for carrier in carriers if carrier is not None):
             row = row_of(workload) if ref == workload.ref else row_for(ref)
             recorded = _recorded_by(ref, row, change.record.run, context)
             if recorded is not None:
@@ -272,9 +272,9 @@ def _make(due: Reconciliation, context: RunContext, policy: ReconcilePolicy) -> 
 def _recorded(context: RunContext) -> Iterator[RecordedObject]:
     """The objects with a usable record; `undo` reports what is wrong with others."""
     for row in recordable_kinds(context.cluster):
-        for ref, item in list_objects(context.cluster, row, SpecObject) if row is not POD else ():
-            annotations = item.metadata.annotations or {}
-            if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
+        for ref, listed in list_objects(context.cluster, row, SpecObject) if row is not POD else ():
+            annotations = listed.metadata.annotations or {}
+            if UNDO_ANNOTATION not in annotations or is_copy(ref, listed.metadata):
                 continue
             try:
                 record = read_record(annotations, row)
@@ -282,8 +282,8 @@ def _recorded(context: RunContext) -> Iterator[RecordedObject]:
                 log.warning("%s: %s", ref, error)
                 continue
             if record is not None:
-                metadata = msgspec.to_builtins(item.metadata)
-                obj = {"metadata": metadata, "spec": json.loads(bytes(item.spec))}
+                metadata = msgspec.to_builtins(listed.metadata)
+                obj = {"metadata": metadata, "spec": json.loads(bytes(listed.spec))}
                 yield RecordedObject(ref, row, obj, record)
 
 
@@ -422,8 +422,8 @@ def _unneeded_reason(secret: ObjectMeta, pod: ObjectMeta | None, at: datetime.da
         return "the pod was never evicted, so its saved manifest is not needed" if is_old else ""
     run = (secret.labels or {}).get(MANIFEST_LABEL, "")
     is_restored = any(
-        (one.run, one.action, one.end) == (run, Action.EVICT, ChangeOutcome.UNDONE)
-        for one in read_history(pod.annotations or {})
+        (record.run, record.action, record.end) == (run, Action.EVICT, ChangeOutcome.UNDONE)
+        for record in read_history(pod.annotations or {})
     )
     return "the pod was restored from its saved manifest" if is_restored else ""
 

@@ -152,9 +152,9 @@ def _time(record: ChangeRecord | None) -> datetime.datetime:
 
 
 def _annotated(cluster: Cluster, row: Kind, verifier: _Verifier) -> Iterator[UndoItem]:
-    for ref, item in list_objects(cluster, row, Metadata, metadata_only=True):
-        annotations = item.metadata.annotations or {}
-        if UNDO_ANNOTATION not in annotations or is_copy(ref, item.metadata):
+    for ref, obj in list_objects(cluster, row, Metadata, metadata_only=True):
+        annotations = obj.metadata.annotations or {}
+        if UNDO_ANNOTATION not in annotations or is_copy(ref, obj.metadata):
             continue
         record, problem = None, ""
         try:

@@ -45,9 +45,9 @@ def verify(
     """
     left = [_Followed(decision, outcome) for decision, outcome in done]
     for spent_s in deadline.rounds():
-        for one in left:
-            yield from one.check(fleet, context, deadline, spent_s=spent_s)
-        left = [one for one in left if one.is_left]
+        for followed in left:
+            yield from followed.check(fleet, context, deadline, spent_s=spent_s)
+        left = [followed for followed in left if followed.is_left]
         if not left:
             return
 
@@ -215,12 +215,12 @@ class _Claims:
         for namespace in sorted({pod.ref.namespace for pod in pods if pod.claims}):
             lister = OptionalLister(context.cluster, f"/namespaces/{namespace}")
             items += lister.all(lister.paths(CLAIMS), ClaimObject)
-        known = {one.id: one for devices in fleet.devices.nodes.values() for one in devices}
+        known = {device.id: device for devices in fleet.devices.nodes.values() for device in devices}
         users = device_users(items)
-        found = {(one.metadata.namespace, one.metadata.name): one for one in items}
+        found = {(claim.metadata.namespace, claim.metadata.name): claim for claim in items}
         resources = resource_table(context.cluster.gpu_resources)
-        claims = {key: claim_of(one, resources, lambda _: False, known, users) for key, one in found.items()}
-        return cls(found, {key: one.gpus or 0.0 for key, one in claims.items() if one.allocation})
+        claims = {key: claim_of(obj, resources, lambda _: False, known, users) for key, obj in found.items()}
+        return cls(found, {key: claim.gpus or 0.0 for key, claim in claims.items() if claim.allocation})
 
     def gpus(self, pod: Pod) -> float:
         """The GPUs that a pod's claims hold."""
@@ -235,14 +235,14 @@ class _Claims:
         """Whether claims are allocated that no other pods use, so that they will soon be free."""
         uids = {pod.ref.uid for pod in gone}
         return any(
-            all(user.uid in uids for user in one.status.reserved_for or ())
+            all(user.uid in uids for user in claim.status.reserved_for or ())
             for pod in gone
-            for one in self.allocated(pod)
+            for claim in self.allocated(pod)
         )
 
     def description(self, gone: Sequence[Pod]) -> str:
         """The claims that still hold GPUs, in words."""
-        names = sorted({one.metadata.name for pod in gone for one in self.allocated(pod)})
+        names = sorted({claim.metadata.name for pod in gone for claim in self.allocated(pod)})
         return f"still allocated: {', '.join(names)}" if names else ""
 
 
@@ -271,7 +271,6 @@ def _is_gone(node: str, context: RunContext) -> bool:
 
 
 def _new_pods(node: str, fleet: Fleet, context: RunContext) -> list[Pod]:
-    """GPU pods that were not on the node before."""
     table, read = PodTable(), PodReader(resource_table(context.cluster.gpu_resources))
     selector = f"spec.nodeName={node}"
     table.add(map(read, context.cluster.list_all("/api/v1/pods", PodObject, field_selector=selector)))
