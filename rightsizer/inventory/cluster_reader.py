@@ -295,7 +295,7 @@ class _ClusterReader(OptionalLister):
     def demand(
         self, pods: PodTable, kueue: KueueTable, quotas: Sequence[QuotaObject], named: NamedQueues
     ) -> DemandState:
-        """What waits in addition to unschedulable pods."""
+        """Demand in addition to unschedulable pods."""
         queues = Queues()
         if kueue.waiting:
             queues = queues_of(

@@ -1,4 +1,4 @@
-"""What waits for GPUs in addition to pods that the scheduler cannot place, as gangs and pods. Pure.
+"""Demand for GPUs in addition to pods that the scheduler cannot place, as gangs and pods. Pure.
 
 A pod that exists was admitted by the API server, with its PriorityClass. A template was not: anybody who may write such
 an object may name any class. So a class only counts where the API server admitted a pod of it in the same namespace, or
@@ -83,7 +83,7 @@ class Members(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DemandState:
-    """What is known of demand in addition to unschedulable pods.
+    """Gangs and queued objects: demand in addition to unschedulable pods.
 
     Attributes:
         groups: The gangs that pods name, as their objects describe them.
@@ -129,7 +129,7 @@ def demand_state(
     resources: ResourceTable,
     templates_of: Callable[[Sequence[GroupObject]], Mapping[str, tuple[Template, ...]]],
 ) -> DemandState:
-    """What waits in addition to unschedulable pods; `templates_of` PodGroups are those known, by owner."""
+    """Demand in addition to unschedulable pods; `templates_of` PodGroups are those known, by owner."""
     groups: dict[GroupKey, PodGroup] = {}
     queued = [queued_workload(one, objects.kueue.version, objects.queues) for one in objects.kueue.waiting]
     queued += [queued_job(one, objects.named.jobs) for one in objects.jobs]
@@ -159,7 +159,7 @@ def asked_of_dra(
     state: DemandState,
     resources: ResourceTable,
 ) -> Asked:
-    """What pods ask of DRA: those that hold GPUs, those that the scheduler cannot place, and those that queues hold."""
+    """Claims and resources that pods ask of DRA: GPU pods, unschedulable pods, and those that queues hold back."""
     used: dict[ClaimKey, frozenset[str]] = {}
     for pod in pods.gpu_pods:
         for name in pod.claims:
@@ -236,7 +236,7 @@ def _is_of_pods(key: str) -> bool:
 
 
 class Demand(NamedTuple):
-    """All that waits.
+    """Pods and gangs that wait, and demand that cannot be served.
 
     Attributes:
         pods: Pods that exist, and those that do not yet.
@@ -250,7 +250,7 @@ class Demand(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What templates are compared with."""
+    """State of the cluster that templates are compared with."""
 
     resources: ResourceTable
     nodes: Mapping[str, Node]
@@ -265,7 +265,7 @@ class NotServedError(ValueError):
 
 
 def demand_of(pods: Sequence[UnschedulablePod], state: DemandState, around: Surroundings) -> Demand:
-    """Everything that could be served by freeing GPUs, and the reasons for the rest."""
+    """Demand that could be served by freeing GPUs, and the reasons for the rest."""
     gangs: dict[ObjectRef, Gang] = {}
     unserved = [
         Unserved(f"{example} and {number - 1} more pods" if number > 1 else example, _gate_words(gate))
@@ -394,7 +394,7 @@ def _pod_to_be(item: Queued, template: Template, around: Surroundings) -> Unsche
 def _asked_of_namespace(
     item: Queued, pods: Sequence[_Alike], before: Mapping[Quota | str, int], quotas: Iterable[Quota]
 ) -> collections.Counter[Quota | str]:
-    """What pods that do not exist yet take of each ResourceQuota and of their namespace, as others `before` do.
+    """Shares of each ResourceQuota and of their namespace that new pods take, as others `before` do.
 
     Pods that exist are within quotas already, however many of them wait.
     """

@@ -120,7 +120,7 @@ class JobObject(msgspec.Struct):
 
     @property
     def pods(self) -> int:
-        """How many pods it would have at once."""
+        """Number of pods that it would have at once."""
         left = self.spec.completions
         most = self.spec.parallelism
         return most if left is None else min(most, max(0, left - self.status.succeeded))
@@ -225,7 +225,7 @@ def template_owner(group: GroupObject) -> str:
 def template_owners(
     groups: Iterable[GroupObject],
 ) -> Mapping[OwnerKind, Mapping[str, tuple[OwnerReference, str]]]:
-    """These owners with their namespaces, by kind and key: each once, however many PodGroups name it."""
+    """Owners of templates with their namespaces, by kind and key: each once, however many PodGroups name it."""
     named = ((one.metadata.controller, one.metadata.namespace) for one in groups if template_owner(one))
     return missing_owners(((owner, namespace) for owner, namespace in named if owner is not None), {})
 

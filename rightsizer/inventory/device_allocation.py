@@ -21,20 +21,20 @@ from rightsizer.model import (
 )
 
 MAX_TRIES = 20_000
-"""After this many tries on a node nothing is found; the scheduler has a time limit instead."""
+"""Maximum number of tries on a node before nothing counts as found; the scheduler has a time limit instead."""
 _DEVICES_PER_TRY = 50
 """Number of devices of a node that are looked at for one more try: a node with MIG has hundreds."""
 MAX_OF_POD = 128
 """Devices that are looked for together: tenants write any number."""
 Held = Mapping[DeviceId, Collection[Holding]]
-"""What is held of each device that is not free."""
+"""Holdings on each device that is not free."""
 _Taken = Mapping[tuple[int, int], frozenset[object]]
 """The values of the devices that were taken, by claim and the place of the constraint in it."""
 
 
 @dataclasses.dataclass(slots=True)
 class Tries:
-    """How many tries are left for several searches together: tenants write claims, and must not slow a plan down."""
+    """Tries left for several searches together: tenants write claims, and must not slow a plan down."""
 
     left: int = 2_000_000
 
@@ -80,7 +80,7 @@ def _count(choice: DeviceChoice, devices: Collection[DraDevice]) -> int:
 
 
 def count_free(devices: Collection[DeviceId], inventory: DeviceInventory, node: str) -> int:
-    """How many of these devices of a node can be allocated at least, each whole, beside what is held."""
+    """Lower bound of these devices of a node that can be allocated, each whole, beside what is held."""
     search = _Search(inventory, node, MAX_TRIES)
     search.hold(inventory.held, ())
     choice = DeviceChoice(frozenset(devices))

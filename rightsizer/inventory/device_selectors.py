@@ -39,7 +39,7 @@ class _Attribute(msgspec.Struct):
 
     @property
     def value(self) -> object:
-        """As an expression sees it."""
+        """The value as an expression sees it."""
         if self.version is not None:
             return semver(self.version)
         if self.versions is not None:
@@ -53,7 +53,7 @@ class _Capacity(msgspec.Struct):
 
 
 class SelectorError(Exception):
-    """It is unknown which devices an expression or a claim accepts; the message says why."""
+    """A set of devices that an expression or a claim accepts is unknown; the message says why."""
 
 
 class FailedOnDeviceError(SelectorError):
@@ -65,7 +65,7 @@ Values = dict[str, dict[str, object]]
 
 
 def device_variables(one: DeviceId, published: PublishedDevice) -> dict[str, Any]:
-    """What an expression sees as `device`.
+    """Fields that an expression sees as `device`.
 
     Raises:
         SelectorError: An attribute or a capacity cannot be read.
@@ -123,7 +123,7 @@ def matches(expression: str, variables: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(expression: str) -> Any:  # noqa: ANN401 - the library has no types
-    """What evaluates it, or the error: both are needed once for each device."""
+    """The compiled expression, or the error: both are needed once for each device."""
     if _LOOP.search(expression) or len(expression) > MAX_LENGTH:
         return SelectorError(_words(expression, f"it has a loop, or more than {MAX_LENGTH} characters"))
     try:

@@ -1,4 +1,4 @@
-"""What Dynamic Resource Allocation adds to a cluster's state: published GPUs, claims, and claims that wait. Pure."""
+"""State that Dynamic Resource Allocation adds to a cluster's: published GPUs, claims, and claims that wait. Pure."""
 
 import collections
 import dataclasses
@@ -29,7 +29,7 @@ WHOLE = f"{CLASS_PREFIX}gpu.nvidia.com"
 
 
 class Wanted(NamedTuple):
-    """What a claim asks for that pods wait for.
+    """Devices that a claim of pending pods asks for.
 
     Attributes:
         devices: Their number, by device class.
@@ -48,7 +48,7 @@ _NOT_READ = Wanted({}, WaitingClaim(()), "it does not exist, or could not be rea
 
 
 class Asked(NamedTuple):
-    """What pods ask of DRA.
+    """Claims and resources that pods ask of DRA.
 
     Attributes:
         used: Claims that GPU pods use, with the UIDs of these pods.
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 
 
 class UnknownClaimError(ValueError):
-    """It is unknown which devices a pod would accept; the message says why."""
+    """A pod would accept devices that are unknown; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class DraState:
     problems: tuple[str, ...] = ()
 
     def wanted(self, namespace: str, claims: Iterable[str], templates: Iterable[str]) -> dict[str, Wanted]:
-        """What a pod's claims ask for, those that exist and those that templates will make, by kind and name."""
+        """Devices that a pod's claims ask for, existing ones and those that templates will make, by kind and name."""
         made = {f"ResourceClaim {name}": self.waiting.get((namespace, name), _NOT_READ) for name in claims}
         to_be = {
             f"ResourceClaimTemplate {name}": self.promised.get((namespace, name), _NOT_READ)

@@ -10,10 +10,10 @@ from rightsizer.kube.api_objects import ABSENT, Container, EnvVar, PodObject
 from rightsizer.model import Node, Pod
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""Not looked for behind `envFrom`: many pods have it, hardly any for this, and what it names may be a Secret."""
+"""Variable not looked for behind `envFrom`: many pods have it, hardly any for this, and it may name a Secret."""
 _NONE_VISIBLE = frozenset({"", "none", "void"})
 _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
-"""Under which the names of mounts are those of devices: accept-nvidia-visible-devices-as-volume-mounts of NVIDIA's
+"""Directory in which mounts are named after devices: accept-nvidia-visible-devices-as-volume-mounts of NVIDIA's
 Container Toolkit."""
 _CDI_ANNOTATION = "cdi.k8s.io/"
 _PATHS = (
@@ -26,19 +26,19 @@ _PATHS = (
 )
 """Device files of GPUs, and sockets and folders of what gives containers devices."""
 _MPS = "/tmp/nvidia-mps"  # noqa: S108 - a path of nodes
-"""Only itself: mounts of /tmp are common, and on a node with MPS every pod is in reach."""
+"""Directory that counts only if mounted itself: mounts of /tmp are common, and on a node with MPS every pod is in reach."""
 
 _CHOOSES = {
     "mps": "MPS may run its work on another GPU",
     **dict.fromkeys(("hami", "gpushare"), "{} chooses its GPU"),
 }
-"""By how a node shares its GPUs: why the kubelet's device need not be the one that a pod uses."""
+"""Reasons why the kubelet's device need not be the one that a pod uses, by how its node shares GPUs."""
 _CHOOSING = {
     "aliyun.com/gpu-mem": "gpushare",
     **dict.fromkeys(("volcano.sh/vgpu-number", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"), "hami"),
     "nvidia.com/gpucores": "hami",
 }
-"""By resource name, where the node does not say it."""
+"""Ways of sharing by resource name, where the node does not say it."""
 
 
 def reach_of(item: PodObject) -> str:

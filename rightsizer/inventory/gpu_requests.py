@@ -1,4 +1,4 @@
-"""What a pod requests of GPUs by resource names and by annotations. Pure.
+"""Requests of pods for GPUs, by resource names and by annotations. Pure.
 
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
 """
@@ -80,7 +80,7 @@ def claimed_profile(resource: str) -> ClaimedProfile | None:
 
 
 class ResourceUnit(enum.StrEnum):
-    """What one unit of a resource is."""
+    """Meaning of one unit of a resource."""
 
     DEVICES = "devices"
     """A GPU or MIG instance."""
@@ -107,7 +107,7 @@ MIG_CLASS = "mig.nvidia.com"
 """NVIDIA's DRA driver, and the DeviceClasses that it installs."""
 
 CLASS_QUOTA = ".deviceclass.resource.k8s.io/devices"
-"""What follows the name of a device class where a ResourceQuota limits its devices."""
+"""Suffix after the name of a device class where a ResourceQuota limits its devices."""
 
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
 """Prefix of an extended resource that the scheduler turns into a claim for devices of a class (KEP-5004)."""
@@ -163,7 +163,7 @@ def parse_gpu_resource(text: str) -> GpuResource:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """What a pod requests of GPUs.
+    """GPUs that a pod requests.
 
     Attributes:
         devices: GPUs, MIG instances or shares by the resource that counts them.
@@ -209,7 +209,7 @@ class ResourceTable:
         return next((row.unit for row in rows if fnmatch.fnmatchcase(name, row.pattern)), None)
 
     def request_of(self, pod: PodObject) -> GpuRequest:
-        """What a pod requests of GPUs."""
+        """Read a pod's request for GPUs."""
         found = [
             (one, self._amounts(one)) for one in (*pod.spec.containers, *(pod.spec.init_containers or ()))
         ]
@@ -242,7 +242,7 @@ class ResourceTable:
         )
 
     def _amounts(self, container: Container) -> Amounts:
-        """What a container requests of GPU resources; a limit of an extended resource is also its request."""
+        """GPU resources that a container requests; a limit of an extended resource is also its request."""
         resources = container.resources
         limits, requests = resources.limits or {}, resources.requests or {}
         named = [name for name in _names(container) if self.unit(name) is not None]

@@ -128,7 +128,7 @@ class WorkloadObject(msgspec.Struct):
         return any((one.type, one.status) == ("Finished", "True") for one in self.status.conditions or ())
 
     def why_not(self) -> str:
-        """What it waits for, if that is no quota; empty otherwise."""
+        """The reason why it waits, if that is no quota; empty otherwise."""
         for one in self.status.conditions or ():
             if one.type == "QuotaReserved" and one.reason == "Inadmissible":
                 return "Kueue calls it inadmissible"
@@ -341,7 +341,7 @@ def _keys(queue: ClusterQueueObject, flavor: str, resource: str) -> Iterator[Quo
 
 
 def quotas_of_queues(queues: Queues, admitted: Iterable[WorkloadObject]) -> QueueQuotas:
-    """What is free of each quota, and what the Workloads that hold it return."""
+    """Free amounts of each quota, and amounts that the Workloads that hold it return."""
     free: dict[QuotaKey, float] = collections.defaultdict(float)
     for queue in queues.cluster.values():
         for key, amount in _unused(queue):
@@ -357,7 +357,7 @@ def quotas_of_queues(queues: Queues, admitted: Iterable[WorkloadObject]) -> Queu
 
 
 def _unused(queue: ClusterQueueObject) -> Iterator[tuple[QuotaKey, float]]:
-    """What it adds to each pool, and as a negative amount what it uses."""
+    """Amounts that it adds to each pool, and as negative ones those that it uses."""
     for flavor, quota in queue.quotas():
         for pool, amount in _pools(queue, quota):
             yield (pool, f"{flavor}/{quota.name}"), amount

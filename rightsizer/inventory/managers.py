@@ -409,7 +409,7 @@ class Controllers:
         return next(iter(first.values())) if is_of_all else None
 
     def _control_objects(self, chain: OwnerChain) -> dict[ObjectRef, ObjectSummary]:
-        """What would revert a change of the top, and is changed instead."""
+        """Objects that would revert a change of the top, and are changed instead."""
         top = chain.top.ref
         found = [
             one.control_object

@@ -1,4 +1,4 @@
-"""What keeps an autoscaler from evicting a pod or removing a node. Each annotation is read here, for all who ask. Pure.
+"""Reasons that keep an autoscaler from evicting a pod or removing a node; each annotation is read here only. Pure.
 
 Karpenter 1.15: pkg/utils/pod/scheduling.go, pkg/controllers/state/statenode.go. cluster-autoscaler:
 cluster-autoscaler/simulator/drainability/rules, with the defaults of its flags.
@@ -20,7 +20,7 @@ _NEVER_REMOVED: Mapping[NodeAutoscaler, str] = {
     NodeAutoscaler.KARPENTER: DO_NOT_DISRUPT,
     NodeAutoscaler.CLUSTER_AUTOSCALER: "cluster-autoscaler.kubernetes.io/scale-down-disabled",
 }
-"""By autoscaler, its annotation on nodes that are to stay; only `true` counts."""
+"""Annotation of each autoscaler on nodes that are to stay; only `true` counts."""
 
 _SYSTEM = "kube-system"
 _REPLICATED = frozenset({"ReplicationController", "Job", "ReplicaSet", "StatefulSet"})
@@ -60,7 +60,7 @@ def hold_of_node(autoscaler: NodeAutoscaler | None, annotations: Mapping[str, st
 
 
 def do_not_disrupt_end(value: str, started: datetime.datetime | None) -> datetime.datetime | None:
-    """When Karpenter's annotation of a pod ends, which is true or a duration since status.startTime; None: never.
+    """End of Karpenter's hold on a pod: its annotation is true or a duration since status.startTime. None: never.
 
     Raises:
         ValueError: Karpenter ignores the value, with an Event.

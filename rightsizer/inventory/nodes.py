@@ -116,7 +116,7 @@ _SPOT = {
 ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 INSTANCE_TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _CLOUDS = {"aws://": "aws", "azure://": "azure", "gce://": "gcp", "oci://": "oci", "ocid1.": "oci"}
-"""By the first characters of spec.providerID; OKE writes the instance's OCID alone."""
+"""Cloud by the first characters of spec.providerID; OKE writes the instance's OCID alone."""
 
 _LEAVING = frozenset(
     {
@@ -275,7 +275,7 @@ def _number(text: str | None) -> int | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What a node has in addition to GPUs, and what its pods request of it, in the units of a pod's needs.
+    """Resources of a node in addition to GPUs, and its pods' requests of them, in the units of a pod's needs.
 
     Attributes:
         requested: Also of GPU resources, and how many VOLUMES.
@@ -286,7 +286,7 @@ class NodeCapacity:
 
     @property
     def spare(self) -> dict[str, int]:
-        """What is free of each resource that the node reports."""
+        """Free amount of each resource that the node reports."""
         return {name: offered - self.requested.get(name, 0) for name, offered in self.allocatable.items()}
 
 

@@ -31,7 +31,7 @@ _BETWEEN = re.compile(rb"\}[ \t\r]*\n\s*\{")
 _SEPARATOR = re.compile(rb"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 _FIRST = re.compile(rb"\S")
 _MAX_VALUES_PER_BYTE = 10
-"""For YAML with aliases expanded; without aliases it is less than one."""
+"""Limit for YAML with aliases expanded; without aliases it is less than one."""
 _DEEPEST = 500
 """Maximum nesting depth."""
 
@@ -212,7 +212,7 @@ class ObjectsFile(ObjectReader):
             self._versions.setdefault(key, {}).update(dict.fromkeys(each.name for each in spec.versions))
 
     def problems(self, state: ClusterState) -> Iterator[str]:
-        """What is missing in the file, and its consequence, in words."""
+        """Yield what is missing in the file, and its consequence, in words."""
         if self._duplicates:
             yield f"{self.host}: {self._duplicates} duplicate objects are ignored"
         for key, consequence in _WITHOUT.items():

@@ -1,4 +1,4 @@
-"""What keeps a pending pod off a node, in addition to what the node has no room for. Pure.
+"""Obstacles that keep a pending pod off a node, in addition to a lack of resources. Pure.
 
 Taints and labels of the node; volumes that other nodes mount; pods with its host ports, or with an anti-affinity to it.
 What cannot be decided is an obstacle.
@@ -115,7 +115,7 @@ class VolumeObject(msgspec.Struct):
 
     @property
     def affinities(self) -> Iterator[Terms]:
-        """Which nodes can mount it; labels of its zone count, too (plugin volumezone)."""
+        """Terms of nodes that can mount it; labels of its zone count, too (plugin volumezone)."""
         affinity = msgspec.convert(self.spec.get("nodeAffinity"), _VolumeNodeAffinity | None)
         if affinity is not None and affinity.required is not None:
             yield affinity.required.terms
@@ -163,7 +163,7 @@ class CsiNodeObject(msgspec.Struct):
 
 _UNLIMITED = 2**31
 _ATTACHABLE = "attachable-volumes-csi-"
-"""Before the driver: what pods need, and nodes have, of volumes that a driver attaches."""
+"""Prefix of the resource that counts the volumes of a driver that pods need and nodes have."""
 CSI_NODES = OwnerKind("storage.k8s.io", ("v1",), "CSINode", "csinodes")
 _PLACES = {key: keys[0] for keys in (ZONES, REGIONS) for key in keys}
 
@@ -326,7 +326,7 @@ class Occupants:
     def keeping_off(
         self, pod: UnschedulablePod, nodes: Mapping[str, Node], namespaces: Mapping[str, ObjectMeta]
     ) -> dict[str, frozenset[str]]:
-        """By node, the UIDs of the pods that keep a pod off it for as long as they are there."""
+        """UIDs of the pods that keep a pod off each node for as long as they are there."""
         found: dict[str, set[str]] = collections.defaultdict(set)
         for (own, text), places in self._terms.items():
             term = msgspec.json.decode(text, type=_PodTerm)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 FEW_OWNERS = 3
 """Up to this many objects of one kind are read one by one; for more the collection is listed."""
 _MAX_LEVELS = 16
-"""No real owner chain is longer; owners further up count as unread."""
+"""Maximum length of an owner chain, which no real one reaches; owners further up count as unread."""
 _BUILT_IN = frozenset({"", "apps", "batch"})
 """API groups that every cluster serves: without them there is no plan."""
 CHANGE_ANNOTATIONS = frozenset({UNDO_ANNOTATION, HISTORY_ANNOTATION})
@@ -344,7 +344,7 @@ class _DefinitionVersion(msgspec.Struct):
 
     @property
     def scale(self) -> _Scale | None:
-        """Its scale subresource; None if it has none."""
+        """The scale subresource; None if it has none."""
         return self.subresources.scale if self.subresources else None
 
 

@@ -44,7 +44,7 @@ class PlaceablePods(NamedTuple):
 
 
 PORT = "host port "
-"""Before the port that a pod takes of its node: the name of something of which each node has one."""
+"""Prefix of a host port: the name of something of which each node has one."""
 
 
 def placeable_pods(
@@ -99,7 +99,7 @@ def _named(pods: Sequence[UnschedulablePod]) -> str:
 
 
 def _in_order(pods: Iterable[WaitingPod]) -> list[WaitingPod]:
-    """Those of the highest priority first, then the oldest, as kube-scheduler tries them.
+    """Sort by highest priority, then by age, as kube-scheduler tries pods.
 
     Where that is equal or unknown, namespaces take turns: nobody is first in all cycles because of a name.
     """
@@ -152,7 +152,7 @@ class NodeSearch:
         return f"{NOWHERE}{': ' if words else ''}{words}"
 
     def keeping_off(self, pod: UnschedulablePod, nodes: frozenset[str]) -> Mapping[str, frozenset[str]]:
-        """By node, the UIDs of the pods that keep a pod off."""
+        """UIDs of the pods that keep a pod off each node."""
         some = {name: self._nodes[name] for name in sorted(nodes)}
         return self._occupants.keeping_off(pod, some, self._namespaces)
 

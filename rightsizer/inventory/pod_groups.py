@@ -41,7 +41,7 @@ class GroupObject(msgspec.Struct):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodGroup:
-    """What a PodGroup says.
+    """Requirements of a PodGroup.
 
     Attributes:
         minimum: How many of its pods start together; None for all.
@@ -203,7 +203,7 @@ def volcano_pool(queue: str) -> str:
 
 
 def volcano_quotas(queues: Iterable[VolcanoQueue], resources: ResourceTable) -> Mapping[QuotaKey, float]:
-    """What queues may still allocate of GPU resources that they limit; nothing if they are not open."""
+    """Amounts of limited GPU resources that queues may still allocate; nothing if they are not open."""
     found: dict[QuotaKey, float] = {}
     for item in queues:
         used = item.status.allocated or {}

@@ -72,7 +72,7 @@ def requests_of(pod: PodObject) -> dict[str, int]:
 
 
 def needs_of(pod: PodObject, resources: ResourceTable) -> dict[str, int]:
-    """What it takes beyond GPUs."""
+    """Requests other than GPUs, by resource name."""
     return {name: amount for name, amount in requests_of(pod).items() if resources.unit(name) is None}
 
 
@@ -145,7 +145,7 @@ class GpuPod:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodEntry:
-    """What a plan needs of a pod; of one that has ended only its PriorityClass.
+    """Parts of a pod that a plan needs; of one that has ended only its PriorityClass.
 
     Attributes:
         asked: What it requests of GPUs, and beyond.
@@ -243,7 +243,7 @@ class PodReader:
         return () if owner is not None and owner.kind == "Pod" else tuple(map(_possible, found))
 
     def _shape(self, item: PodObject) -> tuple[GpuRequest, dict[str, int]]:
-        """What a pod requests, cached: a hundred thousand pods have few different requests."""
+        """The requests of a pod, cached: a hundred thousand pods have few different requests."""
         spec, annotations, key = item.spec, item.metadata.annotations or (), None
         is_own = spec.resources or spec.overhead or any(key in annotations for key in FRACTION_ANNOTATIONS)
         if not is_own and not _is_resized(item):
@@ -293,7 +293,7 @@ def _gpu_pod(
 
 
 class PodTable:
-    """What is needed of a cluster's pods, collected page by page.
+    """Parts of a cluster's pods that a plan needs, collected page by page.
 
     Attributes:
         gpu_pods: Pods that request GPUs or claims and have not ended.
@@ -433,7 +433,7 @@ def pod_of(
 
 
 def _running(item: PodObject, request: GpuRequest) -> tuple[datetime.datetime | None, int, str]:
-    """When the last of its GPU containers started, their restarts, and why one of them does not run.
+    """Start of the last of its GPU containers, their restarts, and why one of them does not run.
 
     A restart makes a pod young again. If it is unknown which containers use the GPUs, all count.
     """

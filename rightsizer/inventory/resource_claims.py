@@ -1,4 +1,4 @@
-"""What ResourceClaims request and hold of GPUs. Pure.
+"""Requests and holdings of GPUs by ResourceClaims. Pure.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 If a pod's extended resources became a claim (KEP-5004, status.extendedResourceClaimStatus), its spec does not name
@@ -56,7 +56,7 @@ MAX_SEARCHES = 20
 _VERSIONS = ("v1", "v1beta2", "v1beta1")
 CLAIMS = OwnerKind("resource.k8s.io", _VERSIONS, "ResourceClaim", "resourceclaims")
 TEMPLATES = OwnerKind("resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates")
-"""Since Kubernetes 1.34."""
+"""Kind that exists since Kubernetes 1.34."""
 CLASSES = OwnerKind("resource.k8s.io", _VERSIONS, "DeviceClass", "deviceclasses")
 
 
@@ -85,7 +85,7 @@ class _Exactly(msgspec.Struct, rename="camel"):
 
     @property
     def number(self) -> int | None:
-        """How many devices; None for all, or by a mode that is not known."""
+        """Number of devices; None for all, or by a mode that is not known."""
         return max(self.count, 1) if self.allocation_mode in {"", "ExactCount"} else None
 
 
@@ -211,7 +211,7 @@ class Claim:
 
 
 def part_of(device: DraDevice) -> float:
-    """How much of a GPU a device is: 1, or less for a MIG device."""
+    """Part of a GPU that a device is: 1, or less for a MIG device."""
     return mig_part(f"mig-{device.profile}", device.model) or 1.0
 
 
@@ -289,14 +289,14 @@ def _id(result: _Result) -> DeviceId:
 
 
 def _holding(result: _Result) -> Holding:
-    """What a claim holds; an amount that cannot be read counts as nothing, as that of a driver that tells none."""
+    """The holding of a result; an amount that cannot be read counts as nothing, as that of a driver that tells none."""
     consumed = result.consumed_capacity or {} if result.share_id is not None else {}
     amounts = {name: count_of(amount) for name, amount in consumed.items()}
     return Holding(_id(result), result.share_id or "", tuple(sorted(amounts.items())))
 
 
 def device_users(items: Sequence[ClaimObject]) -> dict[DeviceId, int]:
-    """How many claims each device is allocated to, other than for admin access."""
+    """Number of claims to which each device is allocated, other than for admin access."""
     found: collections.Counter[DeviceId] = collections.Counter()
     for item in items:
         allocation = item.status.allocation
@@ -307,7 +307,7 @@ def device_users(items: Sequence[ClaimObject]) -> dict[DeviceId, int]:
 
 
 def _part(result: _Result, device: DraDevice | None, users: int) -> float:
-    """How much of a GPU a claim holds with a device; of a shared one what it consumes of its largest capacity."""
+    """Part of a GPU that a claim holds with a device; of a shared one what it consumes of its largest capacity."""
     if device is None:
         return 1.0
     whole = part_of(device)
@@ -362,7 +362,7 @@ def _named(request: _Request) -> Iterator[tuple[str, _Exactly]]:
 
 
 def _requested(item: ClaimObject, is_of_gpus: Callable[[str], bool]) -> Claim:
-    """What an unallocated claim requests; of alternatives the first one."""
+    """The request of an unallocated claim; of alternatives the first one."""
     devices: collections.Counter[str] = collections.Counter()
     unreadable = []
     for request in item.spec.devices.requests or ():
@@ -519,7 +519,7 @@ class DeviceFinder:
         return DeviceChoice(eligible, consumes={each: parts[each] for each in eligible if parts[each]})
 
     def _part(self, one: DeviceId, asked: Mapping[str, str | int]) -> Counters | None:
-        """What a request would take of a device's capacity; nothing of a whole one, None if it has too little."""
+        """Capacity of a device that a request would take; nothing of a whole one, None if it has too little."""
         try:
             amounts = {name: math.ceil(quantity_of(each)) for name, each in asked.items()}
             limits = capacity_limits(self._published[one])
@@ -551,7 +551,7 @@ class DeviceFinder:
         return found.devices & self._devices.keys()
 
     def _match(self, selectors: Sequence[_DeviceSelector], devices: Collection[DeviceId]) -> _Matched:
-        """Those of the devices that match, evaluated once for all that are published alike."""
+        """Match devices, evaluated once for all that are published alike."""
         answers: dict[object, bool | SelectorError] = {}
         found, unknown, failure = set(), "", ""
         for one in devices:

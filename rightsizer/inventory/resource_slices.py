@@ -36,7 +36,7 @@ class DeviceTaintObject(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """As in Node.taints: key=value:effect."""
+        """The taint as in Node.taints: key=value:effect."""
         return f"{self.key}={self.value}:{self.effect}"
 
 
@@ -93,13 +93,13 @@ class PublishedDevice(_Basic, rename="camel"):
 
     @property
     def fields(self) -> _Basic:
-        """Its fields, in either version."""
+        """The fields of the device, in either version."""
         return self.basic or self
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CapacityLimit:
-    """What claims may take of one capacity of a device.
+    """Amounts that claims may take of one capacity of a device.
 
     Attributes:
         total: All of it.
@@ -118,7 +118,7 @@ class CapacityLimit:
     step: int | None = None
 
     def taken(self, asked: int | None) -> int | None:
-        """What a claim takes that asks for an amount, or for none; None if it gets nothing."""
+        """The amount for a claim that asks for one, or for none; None if it gets nothing."""
         amount = asked if asked is not None else self.default
         amount = self.total if amount is None else amount
         if self.values:
@@ -181,7 +181,7 @@ class _StringAttribute(msgspec.Struct):
 
 
 class _GpuAttributes(msgspec.Struct, rename="camel"):
-    """What is needed of the attributes that NVIDIA's driver publishes."""
+    """Attributes published by NVIDIA's driver that are read here."""
 
     type: _StringAttribute = msgspec.field(default_factory=_StringAttribute)
     uuid: _StringAttribute = msgspec.field(default_factory=_StringAttribute)
@@ -269,7 +269,7 @@ class SliceTable:
 
 
 def capacity_limits(published: PublishedDevice) -> Mapping[str, CapacityLimit]:
-    """What claims may take of a device, by the name of each capacity: the allocator compares names as they are.
+    """Limits of what claims may take, by the name of each capacity: the allocator compares names as they are.
 
     Raises:
         msgspec.DecodeError: A capacity has no such form.

@@ -1,4 +1,4 @@
-"""What namespaces share so that none can use it up: each has its turn, and its own tries. Pure."""
+"""Turns and tries that namespaces share so that none can use them up. Pure."""
 
 import collections
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ def in_turn(
 
 
 class TryBudget:
-    """How many tries are left for requests, with a limit for each, for each namespace and for all together."""
+    """Tries left for requests, with a limit for each, for each namespace and for all together."""
 
     def __init__(self, nodes: int) -> None:
         self._of_one = MAX_TRIES + TRIES_PER_NODE * nodes
@@ -52,7 +52,7 @@ class TryBudget:
         self._of_all -= tries
 
     def who_asks(self, namespace: str) -> str:
-        """Who has asked for most of what can be tried, for people."""
+        """Say whether all namespaces or this one asked for most of what can be tried."""
         is_of_all = self._of_all < min(self._of_one, self._of[namespace])
         return "all namespaces together ask" if is_of_all else "its namespace asks"
 

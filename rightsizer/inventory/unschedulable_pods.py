@@ -38,7 +38,7 @@ class NodeSelector(msgspec.Struct, rename="camel"):
 
     @property
     def terms(self) -> "Terms":
-        """Its terms."""
+        """The terms as pairs of expressions and fields."""
         return tuple(
             (tuple(term.match_expressions or ()), tuple(term.match_fields or ()))
             for term in self.node_selector_terms or ()
@@ -317,7 +317,7 @@ _SHAREABLE_VOLUMES = frozenset(
 _REASON = re.compile(r"[0-9]+ (.+)", re.DOTALL)
 _MOST_WORDS = 100
 _NO_DEVICES = "cannot allocate all claims"
-"""Of the plugin for DRA; kube-scheduler preempts nobody for devices."""
+"""Message of the plugin for DRA; kube-scheduler preempts nobody for devices."""
 _HELD_BY_PODS = (
     "Insufficient ",
     "Too many pods",
@@ -350,7 +350,7 @@ _LEFT_TO_OTHERS = (
     "not eligible due to workload aware preemption",
     "not eligible due to placement-based pod group",
 )
-"""What kube-scheduler says where it does not try to preempt."""
+"""Messages of kube-scheduler where it does not try to preempt."""
 
 
 def template_placement(ref: ObjectRef, spec: Mapping[str, Any]) -> UnschedulablePod:

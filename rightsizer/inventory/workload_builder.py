@@ -116,7 +116,7 @@ def priority_class_of(item: PriorityClassObject) -> PriorityClass:
 
 
 def quotas_of(item: QuotaObject, resources: ResourceTable) -> list[Quota]:
-    """What a ResourceQuota limits of GPUs, pods, and requests of CPU and memory; limits of these are not read."""
+    """Limits of a ResourceQuota on GPUs, pods, and requests of CPU and memory; limits of these are not read."""
     status = item.status
     found = []
     for key, amount in sorted((status.hard or {}).items()):
