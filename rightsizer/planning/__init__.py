@@ -1,1 +1,1 @@
-"""From findings and policy to a plan: decisions within budgets, capacity and cooldowns."""
+"""Plans from findings and policy: decisions within budgets, capacity and cooldowns."""

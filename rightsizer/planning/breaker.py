@@ -35,7 +35,7 @@ class _Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BreakerTrip(_Timed, frozen=True):
-    """When and why the breaker opened, and in which run."""
+    """Time, reason and run of an opening of the breaker."""
 
     cause: BlockerCode
     reason: str
@@ -43,7 +43,7 @@ class BreakerTrip(_Timed, frozen=True):
 
 
 class Cleared(_Timed, frozen=True):
-    """When and why an operator reset the breaker."""
+    """Time and reason of a reset by an operator."""
 
     reason: str
 
@@ -68,7 +68,7 @@ class Pause(_Timed, frozen=True):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """State the namespace, start, end and reason."""
         where = f"namespace {self.namespace}" if self.namespace else "everything"
         until = f" until {instant(self.until)}" if self.until else ""
         return f"{where} is paused{until} since {instant(self.at)}: {self.reason}"
@@ -101,7 +101,7 @@ class State:
 
 
 NOTHING = State()
-"""Nothing was ever kept."""
+"""State before anything was kept."""
 
 
 _LONGEST_STATE = 256 << 10
@@ -217,7 +217,7 @@ def scope_of(evaluator: PolicyEvaluator, policy_hash: str, version: str) -> Scop
 def trips(
     settings: Breaker, fleet: Fleet, *, now: Scope, accepted: AcceptedScope | None
 ) -> Iterator[Blocker]:
-    """What opens the breaker: too many unready nodes, or rules that match many more workloads than accepted.
+    """Reasons that open the breaker: too many unready nodes, or rules that match many more workloads than accepted.
 
     New workloads of users never open it. A rule that is gone makes up for one that takes its place. A new version of
     the program may make more workloads eligible under the same policy; the reason names it.
@@ -243,7 +243,7 @@ def trips(
 
 
 def _remedy(before: str, now: str) -> str:
-    """What made more workloads eligible, by the two digests, and what an operator can do about it."""
+    """State why more workloads are eligible, by the two digests, and what an operator can do about it."""
     (old, _, earlier), (new, _, version) = before.partition("/"), now.partition("/")
     if old != new:
         return "; fix the policy"

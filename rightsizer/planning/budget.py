@@ -1,4 +1,4 @@
-"""What the changes of a plan may do together: budgets per run, hour or day, and capacity for reslices. Pure.
+"""Limits of the changes of a plan together: budgets per run, hour or day, and capacity for reslices. Pure.
 
 Changes for pending pods are charged when their victims are chosen, the others after them in plan order. What does not
 fit is blocked, and takes nothing from the rest. A budget is charged with the GPUs that a change frees, before the
@@ -51,7 +51,7 @@ _NOTHING = _Spent()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Left:
-    """What a budget still allows: the minimum over the parts of the fleet that it counts.
+    """Remainder of a budget: the minimum over the parts of the fleet that it counts.
 
     Attributes:
         unit: "workloads" or "gpus".
@@ -242,7 +242,7 @@ def within_budgets(
 
 
 def _allowed(decision: Decision, account: "BudgetAccount") -> Decision:
-    """What is made of a change, charged; blocked if that is nothing."""
+    """Shorten a change to what is affordable, and charge it; blocked if nothing is."""
     is_free = decision.action in FREE
     made = decision if is_free else _shortened(decision, account.affordable(decision))
     blocks = account.take(made)
@@ -250,7 +250,7 @@ def _allowed(decision: Decision, account: "BudgetAccount") -> Decision:
 
 
 class BudgetAccount:
-    """What the changes that are made leave of budgets and capacity; `began` as for the purse."""
+    """Remainder of budgets and capacity after the changes that are made; `began` as for the purse."""
 
     def __init__(self, evaluator: PolicyEvaluator, began: datetime.datetime | None = None) -> None:
         self._purse = Purse(evaluator.policy, evaluator.fleet, evaluator.at, began)
@@ -315,7 +315,7 @@ def _shortened(decision: Decision, most: float) -> Decision:
 
 
 class _CapacityLeft:
-    """What the changes that are made leave of free GPUs, and who shares them."""
+    """Remainder of free GPUs after the changes that are made, and who shares them."""
 
     def __init__(self, evaluator: PolicyEvaluator) -> None:
         self._fleet, self._sharing = evaluator.fleet, evaluator.policy.sharing

@@ -102,7 +102,7 @@ def memory_of(workload: Workload, fleet: Fleet, at: datetime.datetime) -> Memory
 
 
 def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, ...]:
-    """Its earlier changes; a revert that no cycle recorded yet counts as made now."""
+    """Earlier changes of a workload; a revert that no cycle recorded yet counts as made now."""
     row, notes = row_of(workload), workload.annotations
     obj = as_read(workload) if UNDO_ANNOTATION in notes and workload.control_object is None else None
     if row is None or obj is None:

@@ -16,7 +16,7 @@ NO_MODEL = "(unknown)"
 
 @dataclasses.dataclass(slots=True)
 class CostTotals:
-    """What a part of the fleet holds and uses.
+    """Amounts that a part of the fleet holds and uses.
 
     Attributes:
         gpus: Whole GPUs held now, of which MIG instances and shares are parts.
@@ -50,7 +50,7 @@ class CostTotals:
 
     @property
     def unused(self) -> float:
-        """Of the GPUs, those that are known to be unused, by mean activity."""
+        """Number of the GPUs that are known to be unused, by mean activity."""
         return max(0.0, self.gpus - self.used - self.unknown)
 
     def add(self, other: "CostTotals") -> None:
@@ -137,11 +137,11 @@ class _Counter:
         """Names of the nodes."""
 
     def nodes_by_source(self) -> Mapping[PriceSource, int]:
-        """How many nodes have their price from each source."""
+        """Number of nodes with a price from each source."""
         return {source: len(self._sources[source]) for source in sorted(self._sources, key=str)}
 
     def nodes_that_differ(self) -> Mapping[PriceSource, Sequence[Node]]:
-        """By source, the nodes that its prices are not meant for."""
+        """Nodes for which a source's prices are not meant, by source."""
         found = {
             source: [self.nodes[name] for name in sorted(names) if not source.fits(self.nodes[name])]
             for source, names in sorted(self._sources.items(), key=lambda item: str(item[0]))

@@ -40,9 +40,9 @@ from rightsizer.text import gpus, instant, read_instant
 
 _ORDER = {Verdict.ACT: 0, Verdict.UNKNOWN: 1, Verdict.KEEP: 2, Verdict.PROTECTED: 3}
 _BY_DEMAND = frozenset({FindingName.TOO_MANY_REPLICAS, FindingName.TOO_FEW_REPLICAS})
-"""Without a notice: what is taken comes back with the demand, long before anybody answers."""
+"""Findings without a notice: what is taken comes back with the demand, long before anybody answers."""
 _RESTRAINT = {Verdict.PROTECTED: 0, Verdict.KEEP: 1, Verdict.UNKNOWN: 2, Verdict.ACT: 3}
-"""Which of two findings about the same workload holds."""
+"""Order in which one of two findings about the same workload prevails."""
 
 
 def decide(measured: Measured, evaluator: PolicyEvaluator) -> tuple[Decision, ...]:
@@ -68,7 +68,7 @@ def _rejecting(evaluator: PolicyEvaluator) -> Iterator[str]:
 
 
 def decide_one(workload: Workload, measured: Measured, evaluator: PolicyEvaluator) -> Decision:
-    """What may be done about one workload."""
+    """Decide about one workload."""
     effective = evaluator.evaluate(workload)
     found = _findings(workload, measured, evaluator.fleet, effective)
     decision = _decided(workload, found, measured, evaluator)
@@ -94,7 +94,7 @@ def _noticed_early(
 def _decided(
     workload: Workload, found: Sequence[Finding], measured: Measured, evaluator: PolicyEvaluator
 ) -> Decision:
-    """What may be done about these findings."""
+    """Decide by these findings."""
     effective = evaluator.evaluate(workload)
     findings = tuple(_keeping(workload, finding, effective) for finding in found)
     first = Decision(
@@ -139,7 +139,7 @@ def _decided(
 
 
 def _only_told(decision: Decision) -> Decision:
-    """What a finding would free, and how, where the rule does not let it be done or nothing is known to do it."""
+    """Add what a finding would free, and how, where the rule forbids it or nothing is known to do it."""
     workload, finding = decision.workload, decision.finding
     if finding.verdict is not Verdict.ACT:
         return decision
@@ -157,7 +157,7 @@ def _is_unread(workload: Workload) -> bool:
 def _findings(
     workload: Workload, measured: Measured, fleet: Fleet, effective: EffectivePolicy
 ) -> tuple[Finding, ...]:
-    """What holds by all criteria that apply: of several the most restrained.
+    """Findings by all criteria that apply: of several the most restrained.
 
     That is the strictest verdict; among equals the one that frees least, and then the one with the longest window.
     """
@@ -264,7 +264,7 @@ def _blockers(workload: Workload, finding: Finding, effective: EffectivePolicy) 
 def _history_blockers(
     workload: Workload, finding: Finding, effective: EffectivePolicy, evaluator: PolicyEvaluator
 ) -> Iterator[Blocker]:
-    """What earlier changes of it say against another one; advice is given all the same."""
+    """Objections of its earlier changes to another one; advice is given all the same."""
     if effective.mode is not Mode.ENFORCE:
         return
     memory = memory_of(workload, evaluator.fleet, evaluator.at)
@@ -274,7 +274,7 @@ def _history_blockers(
 
 
 def _kept(workload: Workload, finding: Finding, effective: EffectivePolicy) -> Iterator[Blocker]:
-    """What a rule keeps of each workload, whatever is found."""
+    """Objections of a rule that keeps GPUs or replicas of each workload, whatever is found."""
     left = workload.devices * (1 - _frees(workload, finding) / workload.gpus) if workload.gpus else 0.0
     if left < effective.min_gpus:
         yield Blocker(
@@ -387,7 +387,7 @@ def _evidence(decision: Decision, at: datetime.datetime) -> datetime.timedelta:
 def _put_off(
     workload: Workload, given: datetime.datetime, due: datetime.datetime, evaluator: PolicyEvaluator
 ) -> datetime.datetime:
-    """When the change after a notice is due; an unreadable snooze counts as the longest."""
+    """Time at which the change after a notice is due; an unreadable snooze counts as the longest."""
     text = workload.annotations.get(SNOOZE_ANNOTATION)
     if text is None:
         return due

@@ -38,7 +38,7 @@ _MOST_EXPLAINED = 20
 
 
 def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ...]:
-    """What may go of a workload, one by one; all of it if its queue gets back its quota only then."""
+    """Parts of a workload that may go, one by one; all of it if its queue gets back its quota only then."""
     held = evaluator.fleet.queues.held
     workload = decision.workload
     uids = (workload.ref.uid, *(pod.ref.uid for pod in workload.pods))
@@ -48,7 +48,7 @@ def _victims(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, ..
 
 
 class _ChangeOnDemand:
-    """What goes of a workload for pending pods.
+    """Part of a workload that goes for pending pods.
 
     Attributes:
         charged: What the budgets count of it; None if nothing goes.
@@ -60,7 +60,7 @@ class _ChangeOnDemand:
         self._victims: list[Victim] = []
 
     def also(self, victims: Sequence[Victim], pod: WaitingPod) -> Decision:
-        """What the budgets would count if these went, too; parts differ only in GPUs, as far as budgets count."""
+        """The change for the budgets if these went, too; parts differ only in GPUs, as far as budgets count."""
         if self._decision.action is Action.NOTICE or not victims[0].is_replica:
             return self._decision
         before = self.charged
@@ -277,7 +277,7 @@ class Matching:
     def _refused_beside(
         self, placed: Sequence[Placement], made: Collection[ObjectRef], ref: ObjectRef, victims: list[Victim]
     ) -> frozenset[Victim]:
-        """What the budgets allow no more of beside what is charged, of this workload and of others near the pods."""
+        """Victims beyond the budgets beside what is charged, of this workload and of others near the pods."""
         pod, change = placed[0].pod, self._changes[ref]
         victims = sorted(victims, key=lambda one: one.place)
         allowed = bisect.bisect_left(

@@ -114,7 +114,7 @@ def _domains(
 
 
 def _try(attempt: _Attempt, places: Places) -> tuple[float, float, int, int] | None:
-    """What an attempt would cost; None if it fails."""
+    """Cost of an attempt; None if it fails."""
     placed = _place_all(attempt, places)
     if placed is None:
         return None
@@ -124,7 +124,7 @@ def _try(attempt: _Attempt, places: Places) -> tuple[float, float, int, int] | N
 
 
 def _victims_at(attempt: _Attempt, places: Places) -> list[Victim]:
-    """Who would go, the most costly first."""
+    """Victims of an attempt, the most costly first."""
     placed = _place_all(attempt, places) or []
     undo(placed, places)
     victims = [victim for one in placed for victim in one.victims]

@@ -1,4 +1,4 @@
-"""What was stopped for pods that still wait: they get no more until that has helped, or came back. Pure."""
+"""Earlier stops for pods that still wait: they get no more until these have helped, or came back. Pure."""
 
 import collections
 import dataclasses
@@ -29,7 +29,7 @@ class HeldBack:
 
 
 def held_back(evaluator: PolicyEvaluator) -> Mapping[ObjectRef, HeldBack]:
-    """By pod or gang, why nobody else is stopped for it; what only an object records, anybody can forge."""
+    """Pods or gangs for which nobody else is stopped, and why; what only an object records, anybody can forge."""
     fleet, settings = evaluator.fleet, evaluator.policy.demand
     changes: dict[str, list[FoundChange]] = collections.defaultdict(list)
     for change in fleet.changes:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rightsizer.model import Device, Fleet, History, Measured, PodKey, Slot, Usage, Usages, strongest
 
 InReach = Mapping[PodKey, Mapping[str, str]]
-"""Of each such pod, the UUIDs of the GPUs, each with its node."""
+"""UUIDs of the GPUs in reach of each pod, each with its node."""
 
 
 def gpus_in_reach(fleet: Fleet, measured: Measured) -> InReach:
@@ -82,5 +82,5 @@ def as_long(own: History, device: History | None) -> bytes:
 
 
 def wanted(reach: InReach, pods: Iterable[PodKey]) -> InReach:
-    """Only of these pods."""
+    """Select these pods."""
     return {pod: reach[pod] for pod in pods if pod in reach}

@@ -22,12 +22,12 @@ from rightsizer.text import read_instant
 NAME = "gpu-rightsizer-sizes"
 """The ConfigMap."""
 POLICY_KEY = "policy"
-"""Its key with the hash of the policy that the sizes were kept under; no workload has this key."""
+"""Key with the hash of the policy that the sizes were kept under; no workload has this key."""
 OWNERS = frozenset({("apps", "Deployment"), ("apps", "StatefulSet"), ("batch", "Job"), ("batch", "CronJob")})
 """Kinds that a pod's owner reference and labels name without a request."""
 FIELDS = 9
 _MOST_KEY = 253
-"""Of a key of a ConfigMap (core/v1)."""
+"""Maximum of a key of a ConfigMap (core/v1)."""
 _MOST_TEXT = 4096
 """Some programs are scripts in an argument; a ConfigMap has 1 MiB for all workloads."""
 MOST = 200
@@ -36,7 +36,7 @@ MOST = 200
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeptSize:
-    """How many GPUs the pods of a workload need, and of which program that is known.
+    """Number of GPUs that the pods of a workload need, and the program of which that is known.
 
     Attributes:
         before: What its manifest said then; other numbers stay as they are.

@@ -71,7 +71,7 @@ time more. A longer one is in another store (remote read), whose retention is un
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alike:
-    """What the workloads of a fleet tell of others that are like them.
+    """Measurements of the fleet's workloads that help to judge others like them.
 
     Attributes:
         pauses_s: Lengths of the pauses in their histories, by full kind, longest first.
@@ -82,7 +82,7 @@ class Alike:
     movements: Movements = dataclasses.field(default_factory=dict)
 
     def joined(self, other: "Alike") -> "Alike":
-        """With what those of another part of the fleet tell."""
+        """Add the measurements of another part of the fleet."""
         pauses_s = {
             kind: sorted((*self.pauses_s.get(kind, ()), *other.pauses_s.get(kind, ())), reverse=True)
             for kind in self.pauses_s.keys() | other.pauses_s.keys()
@@ -176,7 +176,7 @@ def measure(
 def _movements(
     signal: Signal, measured: Measured, pods: Mapping[PodKey, str], evaluator: PolicyEvaluator
 ) -> Movements:
-    """How gauges moved in the windows; in the whole record where these leave open which of them are signals."""
+    """Movements of gauges in the windows; in the whole record where these leave open which of them are signals."""
     windows = [itertools.chain.from_iterable(found.values()) for found in measured.usages.values()]
     found = second_signals.joined(*map(second_signals.movements, windows))
     widest = measured.usages[max(measured.usages)] if measured.usages else {}
@@ -261,7 +261,7 @@ def _with_reach(
 def _with_boards(
     signal: Signal, measured: Measured, pods: Mapping[PodKey, str], evaluator: PolicyEvaluator
 ) -> Measured:
-    """With the devices that have no activity of their own, as MIG instances before Hopper, by their boards."""
+    """Judge devices without activity of their own, as MIG instances before Hopper, by their boards."""
     widest = measured.usages[max(measured.usages)] if measured.usages else {}
     models = {
         usage.device.model
@@ -317,7 +317,7 @@ def _with_board_histories(
     measured: Measured,
     nodes: Mapping[str, str],
 ) -> dict[PodKey, History]:
-    """With the histories of pods that are judged by boards: idle while these were, else unknown."""
+    """Add the histories of pods that are judged by boards: idle while these were, else unknown."""
     found, dark = dict(histories), _judged_by_boards(measured)
     for request in requests:
         boards: dict[str, History] = {}

@@ -65,7 +65,7 @@ def without_demand(decision: Decision) -> Decision:
 
 
 def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequence[Decision]]:
-    """By workload, all decisions that free GPUs for the same pending pods or gangs, or share such through others."""
+    """Decisions that free GPUs for the same pending pods or gangs, or share such through others, by workload."""
     by_ref = {one.workload.ref: one for one in decisions if one.wanted_by}
     groups = connected((ref, {*one.serves}) for ref, one in by_ref.items())
     return {ref: [by_ref[each] for each in group] for group in groups for ref in group}

@@ -1,4 +1,4 @@
-"""Where pending pods could run, and which victims would have to go for them there. Pure.
+"""Places for pending pods, and the victims that would have to go for them there. Pure.
 
 Free GPUs, CPU, memory, pod slots, DRA devices and quota count, now and after the victims that are chosen already.
 Victims that share a PodDisruptionBudget are no more than it allows.
@@ -28,8 +28,8 @@ from rightsizer.model import (
 from rightsizer.planning.victims import Victim, cost_of, most_going, needed
 
 _MOST_TRIES = 500_000
-"""For all pending pods of a namespace, about 10 µs each: tenants write pods, gangs and claims, and must not slow a plan
-down for others, nor use up the tries of others."""
+"""Maximum for all pending pods of a namespace, about 10 µs each: tenants write pods, gangs and claims, and must not
+slow a plan down for others, nor use up the tries of others."""
 _CANDIDATES_PER_TRY = 10
 """Number of candidates that a step may look at for each try that it costs."""
 _MOST_EXPLAINED = 20
@@ -62,7 +62,7 @@ class Placement:
 
 
 class Places:
-    """What is free on the nodes and in queues, now or after the chosen changes.
+    """Free amounts on the nodes and in queues, now or after the chosen changes.
 
     Attributes:
         candidates: Those that could go.
@@ -182,7 +182,7 @@ class Places:
         self.tries[pod.ref.namespace].left -= 1 + candidates // _CANDIDATES_PER_TRY
 
     def number_on(self, node: str) -> int:
-        """How many candidates hold something on a node."""
+        """Number of candidates that hold something on a node."""
         return len(self._at.get(node, ()))
 
     def shape(self, pod: WaitingPod) -> int:
@@ -214,7 +214,7 @@ class Places:
         return tuple(found)
 
     def together_on(self, node: str, victims: Collection[Victim]) -> Iterator[Victim]:
-        """Those of `together` that hold something on a node; replicas are counted, as hundreds may go before one."""
+        """Yield the victims of `together` on a node; replicas are counted, as hundreds may go before one."""
         chosen = frozenset(victims)
         last = {one.decision.workload.ref: one.place for one in sorted(victims, key=_order) if one.place}
         for one in self._at.get(node, ()) if victims else ():
@@ -232,7 +232,7 @@ class Places:
         return all(self._going[key] + number <= self._most[key] for key, number in more.items())
 
     def allowed(self, victims: Iterable[Victim]) -> Iterator[Victim]:
-        """Those that may go together, the first ones first, where none goes along with another."""
+        """Yield victims that may go together, the first ones first, where none goes along with another."""
         more = collections.Counter(self._going)
         for one in victims:
             counted = _counted(one)
@@ -241,7 +241,7 @@ class Places:
                 yield one
 
     def claims(self, pod: WaitingPod, node: str) -> tuple[WaitingClaim, ...]:
-        """What a pod would claim on a node."""
+        """Claims that a pod would have on a node."""
         return claims_on(pod, self.nodes.get(node))
 
     def asked(self, pod: WaitingPod, node: str) -> dict[str, int]:
@@ -300,13 +300,13 @@ class Places:
         )
 
     def freed(self, victim: Victim) -> Mapping[tuple[str, str], float]:
-        """What a victim frees, by node and resource."""
+        """Amounts that a victim frees, by node and resource."""
         if victim not in self._freed:
             self._freed[victim] = {**_held(victim), **self._quota_of(victim)}
         return self._freed[victim]
 
     def _quota_of(self, victim: Victim) -> dict[QuotaKey, float]:
-        """What its queue gets back; how much fewer pods return is not known before, so then it is nothing."""
+        """Quota that its queue gets back; nothing if fewer pods return, since the amount is not known before."""
         found: dict[QuotaKey, float] = collections.defaultdict(float)
         if self._quotas and victim.pods:
             ref = victim.decision.workload.ref
@@ -351,7 +351,7 @@ class Places:
             self.free[key] -= sign * amount
 
     def released(self, victims: Sequence[Victim], *, is_now: bool = False) -> set[Holding]:
-        """What becomes free of DRA devices with the victims: what claims hold that no other pod uses.
+        """Holdings on DRA devices that become free with the victims: no other pod uses their claims.
 
         With `is_now` pods that terminate use them still.
         """
@@ -369,7 +369,7 @@ class Places:
         return {holding.id for allocation in self._allocations(victim) for holding in allocation.devices}
 
     def _allocations(self, victim: Victim) -> Iterator[Allocation]:
-        """Those of the claims of its pods."""
+        """Allocations of the claims of its pods."""
         for pod in victim.pods:
             for name in pod.claims:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
@@ -386,7 +386,7 @@ def _order(victim: Victim) -> int:
 
 
 def _counted(victim: Victim, number: int = 1) -> dict[Hashable, int]:
-    """How many go with this number of victims like it: of its workload, and of each PodDisruptionBudget."""
+    """Number of victims that go with this number like it: of its workload, and of each PodDisruptionBudget."""
     workload = victim.decision.workload
     pods = len(victim.pods) if victim.is_replica else victim.decision.pods_going
     found: dict[Hashable, int] = {(workload.ref.namespace, name): pods * number for name in workload.budgets}
@@ -475,7 +475,7 @@ def _is_late(pod: WaitingPod, node: str, victims: Sequence[Victim], places: Plac
 
 
 def shortage(pod: WaitingPod, places: Places) -> str:
-    """What a pod would still lack without all that could go for it, on the node where that is least, in words."""
+    """Resources that a pod would lack after all possible victims have gone, on the node with the least, in words."""
     found: list[list[str]] = []
     for node in sorted(pod.nodes)[:_MOST_EXPLAINED]:
         if lower := list(places.lower(pod, node)):
@@ -493,13 +493,13 @@ def shortage(pod: WaitingPod, places: Places) -> str:
 
 
 def _missing(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
-    """What a pod lacks on a node after the victims have gone, by resource name."""
+    """Amounts that a pod lacks on a node after the victims have gone, by resource name."""
     left = _left(pod, node, victims, places)
     return {resource: -amount for resource, amount in left.items() if amount < 0}
 
 
 def _left(pod: WaitingPod, node: str, victims: Collection[Victim], places: Places) -> dict[str, float]:
-    """What is left beside a pod on a node after the victims have gone, of each resource that it asks for."""
+    """Amounts left beside a pod on a node after the victims have gone, of each resource that it asks for."""
     places.charge(pod, places.number_on(node))
     left = {
         resource: places.free.get((node, resource), 0.0) - amount
@@ -568,7 +568,7 @@ def _helps(victim: Victim, pod: WaitingPod, node: str, victims: Sequence[Victim]
 
 
 def _held(victim: Victim) -> dict[tuple[str, str], float]:
-    """What a victim frees, by node and resource: all that its pods hold, or an equal share of every pod.
+    """Amounts that a victim frees, by node and resource: all that its pods hold, or an equal share of every pod.
 
     Pods that stay keep their CPU and memory.
     """

@@ -1,4 +1,4 @@
-"""What a plan asks of a source of usage."""
+"""Interface of a source of usage to a plan."""
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
@@ -53,7 +53,7 @@ class Signal(Protocol):
         *,
         threshold: float,
     ) -> Mapping[PodKey, History]:
-        """When each of these pods was active."""
+        """Activity of each of these pods, slot by slot."""
         ...
 
     def begins(self, span: datetime.timedelta, at: datetime.datetime) -> datetime.datetime | None:
@@ -99,7 +99,7 @@ class Signal(Protocol):
     def board_histories(
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, level: BoardLevel
     ) -> Mapping[str, History]:
-        """When these boards were above the level."""
+        """Slots in which these boards were above the level."""
         return {}
 
     def devices(
@@ -111,7 +111,7 @@ class Signal(Protocol):
     def device_histories(
         self, nodes: Mapping[str, str], span: datetime.timedelta, at: datetime.datetime, *, threshold: float
     ) -> Mapping[str, History]:
-        """When no unknown pod can have worked on these GPUs, by UUID: IDLE, else UNKNOWN."""
+        """Slots in which no unknown pod can have worked on these GPUs, by UUID: IDLE, else UNKNOWN."""
         return {}
 
     def work_levels(
@@ -122,11 +122,11 @@ class Signal(Protocol):
         *,
         threshold: float,
     ) -> Mapping[PodKey, WorkLevel]:
-        """When the GPUs of each of these pods moved memory, and their power then."""
+        """Slots in which the GPUs of each of these pods moved memory, and their power then."""
         return {}
 
     def retention(self) -> datetime.timedelta | None:
-        """How long samples are kept; None if unknown."""
+        """Time for which samples are kept; None if unknown."""
         return None
 
     def series(self, at: datetime.datetime) -> ActivitySeries | None:
@@ -136,7 +136,7 @@ class Signal(Protocol):
     def waits(
         self, pods: Collection[PodKey], window: datetime.timedelta, at: datetime.datetime
     ) -> Mapping[PodKey, Waits]:
-        """What these pods waited for: CPU, disk, network."""
+        """Waits of these pods for CPU, disk and network."""
         return {}
 
     def serving(
@@ -150,7 +150,7 @@ class Signal(Protocol):
         return {}
 
     def shares(self, pods: Collection[PodKey], at: datetime.datetime) -> Mapping[PodKey, int]:
-        """How many shares of GPUs series name for each of these pods."""
+        """Number of shares of GPUs that series name for each of these pods."""
         return {}
 
     def nvlink(self, nodes: Mapping[str, str], at: datetime.datetime) -> Mapping[str, frozenset[str]]:

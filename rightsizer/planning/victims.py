@@ -43,7 +43,7 @@ _COST = re.compile("0|-?[1-9][0-9]{0,9}")
 """Values that the controller accepts; it ignores others."""
 
 _TEMPLATE_HASH = "pod-template-hash"
-"""By which a Deployment's ReplicaSets tell their pods apart."""
+"""Label by which a Deployment's ReplicaSets tell their pods apart."""
 
 _GROUP_LABELS = ("leaderworkerset.sigs.k8s.io/group-index", "grove.io/podcliqueset-replica-index")
 
@@ -141,7 +141,7 @@ def _require_quiet_role(
 
 
 def _grove_ranks(pods: Sequence[Pod], groups: WorkerGroups) -> list[float]:
-    """By which the highest are removed first: index of the replica, or creation; empty if that is unknown."""
+    """Ranks of which the highest are removed first: index of the replica, or creation; empty if that is unknown."""
     indices = [pod.labels.get(groups.replica, "") for pod in pods]
     if all(index.isdecimal() for index in indices):
         return [float(index) for index in indices]
@@ -189,7 +189,7 @@ def _ordinal(pod: Pod) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Victim:
-    """What goes at once for a pending pod: one replica of a workload, or all that a decision is about.
+    """A part that goes at once for a pending pod: one replica of a workload, or all that a decision is about.
 
     Without slots, so that what follows is worked out once.
 
@@ -213,7 +213,7 @@ class Victim:
 
     @functools.cached_property
     def priority(self) -> int:
-        """Of its workload."""
+        """The priority of its workload."""
         return self.decision.workload.priority
 
     @functools.cached_property
@@ -246,7 +246,7 @@ def victims_of(decision: Decision, evaluator: PolicyEvaluator) -> tuple[Victim, 
 
 
 def most_going(decision: Decision) -> int:
-    """How many replicas a decision removes."""
+    """Number of replicas that a decision removes."""
     size, proposal = decision.workload.size or 0, decision.finding.proposal
     return int(size) - (proposal.replicas or 0 if proposal else 0)
 
@@ -336,7 +336,7 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
 
 
 def needed(chosen: Sequence[_Chosen], fits: Callable[[Sequence[_Chosen]], bool]) -> list[_Chosen]:
-    """Those without which a pod would not fit; the last ones are left out first."""
+    """Keep those without which a pod would not fit; the last ones are left out first."""
     kept = list(chosen)
     for one in reversed(chosen):
         fewer = [other for other in kept if other is not one]
@@ -353,7 +353,7 @@ def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:
 
 
 def cost_of(victims: Collection[Victim]) -> tuple[float, float, int, int]:
-    """What a set of victims costs, most important first, by the same criteria as one of them."""
+    """Cost of a set of victims, most important first, by the same criteria as one of them."""
     return (
         max((one.priority for one in victims), default=-math.inf),
         sum(one.loss for one in victims),
