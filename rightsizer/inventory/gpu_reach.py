@@ -26,7 +26,7 @@ _PATHS = (
 )
 """Device files of GPUs, and sockets and folders of what gives containers devices."""
 _MPS = "/tmp/nvidia-mps"  # noqa: S108 - a path of nodes
-"""Directory that counts only if mounted itself: mounts of /tmp are common, and on a node with MPS every pod is in reach."""
+"""Directory that counts if mounted itself: mounts of /tmp are common, and on a node with MPS every pod is in reach."""
 
 _CHOOSES = {
     "mps": "MPS may run its work on another GPU",

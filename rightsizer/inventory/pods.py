@@ -42,7 +42,7 @@ from rightsizer.model import AddressTable, ObjectRef, OtherPods, Pod, PodKey
 
 
 def requests_of(pod: PodObject) -> dict[str, int]:
-    """All that a pod takes of its node, as kube-scheduler counts it: CPU in thousandths of a core, one of "pods".
+    """Requests of a pod to its node, as kube-scheduler counts it: CPU in thousandths of a core, one of "pods".
 
     After a resize in place, what its containers have counts until they have less (KEP-1287).
     """
