@@ -205,10 +205,10 @@ class Scope:
 def scope_of(evaluator: PolicyEvaluator, policy_hash: str, version: str) -> Scope:
     """The scope of a policy now, as this version of the program reads it."""
     rulings = (evaluator.evaluate(workload) for workload in evaluator.fleet.workloads)
-    counts = collections.Counter(one.rule for one in rulings if one.mode is Mode.ENFORCE)
+    counts = collections.Counter(ruling.rule for ruling in rulings if ruling.mode is Mode.ENFORCE)
     rules = {rule.name: 0 for rule in evaluator.policy.rules if rule.mode is Mode.ENFORCE} | counts
     classes = sorted(
-        (one.name, one.value, sorted(one.annotations.items())) for one in evaluator.fleet.classes.values()
+        (cls.name, cls.value, sorted(cls.annotations.items())) for cls in evaluator.fleet.classes.values()
     )
     deciding = msgspec.json.encode((policy_hash, classes))
     return Scope(dict(sorted(rules.items())), f"{hashlib.sha256(deciding).hexdigest()}/{version}")
@@ -301,14 +301,15 @@ def accepted_scope(now: Scope, at: datetime.datetime) -> AcceptedScope:
 def with_pause(state: State, pause: Pause) -> State:
     """Add a pause. It never shortens an existing one; a repeated one replaces the shorter."""
 
-    def is_needed(one: Pause) -> bool:
-        if (one.namespace, one.reason) != (pause.namespace, pause.reason):
-            return not is_over(one, pause.at)
-        return pause.until is not None and (one.until is None or one.until > pause.until)
+    def is_needed(old: Pause) -> bool:
+        if (old.namespace, old.reason) != (pause.namespace, pause.reason):
+            return not is_over(old, pause.at)
+        return pause.until is not None and (old.until is None or old.until > pause.until)
 
     return dataclasses.replace(state, pauses=(*filter(is_needed, state.pauses), pause))
 
 
 def without_pause(state: State, namespace: str) -> State:
     """Remove the pauses of one namespace, or the cluster-wide ones."""
-    return dataclasses.replace(state, pauses=tuple(one for one in state.pauses if one.namespace != namespace))
+    kept = tuple(pause for pause in state.pauses if pause.namespace != namespace)
+    return dataclasses.replace(state, pauses=kept)

@@ -218,7 +218,6 @@ def _spent_words(before: _Spent, now: _Spent) -> str:
 
 
 def _keys(scope: BudgetScope, ref: ObjectRef, pools: Sequence[str]) -> Sequence[str]:
-    """The parts of the fleet in which a change counts."""
     match scope:
         case BudgetScope.CLUSTER:
             return ("",)
@@ -238,7 +237,10 @@ def within_budgets(
     `account` has charged those that serve pending pods.
     """
     account = account or BudgetAccount(evaluator)
-    return tuple(_allowed(one, account) if one.is_enforced and not one.serves else one for one in decisions)
+    return tuple(
+        _allowed(decision, account) if decision.is_enforced and not decision.serves else decision
+        for decision in decisions
+    )
 
 
 def _allowed(decision: Decision, account: "BudgetAccount") -> Decision:
@@ -298,20 +300,20 @@ def _shortened(decision: Decision, most: float) -> Decision:
         return decision
     if proposal is None or proposal.replicas is None or isinstance(size, bool) or not size:
         return decision
-    each = decision.frees / (size - proposal.replicas)
-    going = math.floor((most + _NEGLIGIBLE) / each)
+    unit = decision.frees / (size - proposal.replicas)
+    going = math.floor((most + _NEGLIGIBLE) / unit)
     if going < 1:
         return decision
     words = f"{proposal.words}; the budgets allow {count(going, 'replica')} now"
     pods = proposal.pods[:going] if len(proposal.pods) == size - proposal.replicas else proposal.pods
-    shorter = dataclasses.replace(proposal, replicas=size - going, frees=going * each, words=words, pods=pods)
+    shorter = dataclasses.replace(proposal, replicas=size - going, frees=going * unit, words=words, pods=pods)
     finding = dataclasses.replace(
         decision.finding,
         proposal=shorter,
-        words=tuple(words if one == proposal.words else one for one in decision.finding.words),
+        words=tuple(words if word == proposal.words else word for word in decision.finding.words),
     )
     command = command_for(decision.workload, Action.SCALE_DOWN, shorter) if decision.command else ""
-    return dataclasses.replace(decision, finding=finding, frees=going * each, command=command)
+    return dataclasses.replace(decision, finding=finding, frees=going * unit, command=command)
 
 
 class _CapacityLeft:
@@ -380,14 +382,14 @@ def _brought(decision: Decision, proposal: Proposal) -> dict[str, int]:
     if not (proposal.asks or proposal.gpus_per_pod is not None or is_larger):
         return {}
     holding = decision.workload.holding
-    each, pods = largest(pod.resources for pod in holding), len(holding)
+    per_pod, pods = largest(pod.resources for pod in holding), len(holding)
     if proposal.asks:
-        each = dict(proposal.asks)
+        per_pod = dict(proposal.asks)
     elif proposal.gpus_per_pod is not None:
-        each = {name: min(amount, proposal.gpus_per_pod) for name, amount in each.items()}
+        per_pod = {name: min(amount, proposal.gpus_per_pod) for name, amount in per_pod.items()}
     else:
         pods = max((proposal.replicas or 0) * decision.pods_each - pods, 0)
-    return {name: pods * amount for name, amount in each.items()}
+    return {name: pods * amount for name, amount in per_pod.items()}
 
 
 def _named(asks: Asks) -> str:

@@ -70,7 +70,7 @@ class Memory:
     def hold_off(self, cooldown: datetime.timedelta, most: datetime.timedelta) -> datetime.timedelta:
         """The cooldown after a revert: doubled for each revert after the first, up to `most`."""
         ends = [change for change in self.past if change.takes and change.end in _TAKEN_BACK]
-        times = len([one for one in ends if self.since(one.ended or one.at) < MONTH])
+        times = len([change for change in ends if self.since(change.ended or change.at) < MONTH])
         longest = max(most, cooldown)
         span = cooldown
         for _ in range(times - 1):
@@ -112,8 +112,8 @@ def _as_it_is(workload: Workload, at: datetime.datetime) -> tuple[ChangeRecord, 
         if record and not record.is_unfinished and any(is_reverted(obj, edit) for edit in record.edits):
             runs = {record.run, *(change.run for change in read_history(notes))}
             return tuple(
-                with_end((one,), ChangeOutcome.REVERTED, at)[0] if one.run in runs else one
-                for one in workload.past
+                with_end((change,), ChangeOutcome.REVERTED, at)[0] if change.run in runs else change
+                for change in workload.past
             )
     return workload.past
 
@@ -149,7 +149,7 @@ def cooling(
             is_other = change.takes and not change.removed_unused
             if is_other and cools <= memory.since(change.at) < evidence:
                 length, since = (
-                    format_duration(one.total_seconds()) for one in (evidence, memory.since(change.at))
+                    format_duration(span.total_seconds()) for span in (evidence, memory.since(change.at))
                 )
                 words = f"it was changed {since} ago, and the evidence covers the last {length}"
                 yield Blocker(BlockerCode.COOLDOWN, f"{words}; the evidence must start after the change")

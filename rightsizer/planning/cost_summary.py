@@ -144,7 +144,7 @@ class _Counter:
         """Nodes for which a source's prices are not meant, by source."""
         found = {
             source: [self.nodes[name] for name in sorted(names) if not source.fits(self.nodes[name])]
-            for source, names in sorted(self._sources.items(), key=lambda item: str(item[0]))
+            for source, names in sorted(self._sources.items(), key=lambda pair: str(pair[0]))
         }
         return {source: nodes for source, nodes in found.items() if nodes}
 

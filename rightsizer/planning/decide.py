@@ -56,7 +56,7 @@ def decide(measured: Measured, evaluator: PolicyEvaluator) -> tuple[Decision, ..
         message = "a workload appears twice in the inventory"
         raise ValueError(message)
     rejecting = frozenset(_rejecting(evaluator))
-    return tuple(sorted(decisions, key=lambda one: sort_key(one, rejecting)))
+    return tuple(sorted(decisions, key=lambda decision: sort_key(decision, rejecting)))
 
 
 def _rejecting(evaluator: PolicyEvaluator) -> Iterator[str]:
@@ -94,7 +94,6 @@ def _noticed_early(
 def _decided(
     workload: Workload, found: Sequence[Finding], measured: Measured, evaluator: PolicyEvaluator
 ) -> Decision:
-    """Decide by these findings."""
     effective = evaluator.evaluate(workload)
     findings = tuple(_keeping(workload, finding, effective) for finding in found)
     first = Decision(
@@ -429,13 +428,13 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
 def sort_key(
     decision: Decision, rejecting: Collection[str] = ()
 ) -> tuple[int, int, bool, float, float, str, str, str]:
-    """Changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs.
+    """Changes first, then blocked ones, then advice; in per_pod, most GPUs per stopped pod, then most GPUs.
 
     Those in namespaces that reject changes come last: many such workloads delay others by one cycle.
     """
     ref = decision.workload.ref
     standing = 2 if decision.mode is not Mode.ENFORCE else 1 if decision.blockers else 0
     held = decision.frees if decision.verdict is Verdict.ACT else float(decision.workload.gpus)
-    each = held / max(1, decision.pods_going)
+    per_pod = held / max(1, decision.pods_going)
     last = ref.namespace in rejecting
-    return (_ORDER[decision.verdict], standing, last, -each, -held, ref.namespace, ref.kind, ref.name)
+    return (_ORDER[decision.verdict], standing, last, -per_pod, -held, ref.namespace, ref.kind, ref.name)

@@ -65,9 +65,9 @@ class _ChangeOnDemand:
             return self._decision
         before = self.charged
         if before is None or len(self._victims) + len(victims) == most_going(self._decision):
-            going = [(pod, one.pods, one.frees) for one in (*self._victims, *victims)]
+            going = [(pod, victim.pods, victim.frees) for victim in (*self._victims, *victims)]
             return with_replicas(self._decision, going)
-        return dataclasses.replace(before, frees=before.frees + sum(one.frees for one in victims))
+        return dataclasses.replace(before, frees=before.frees + sum(victim.frees for victim in victims))
 
     def add(self, victims: Sequence[Victim], charged: Decision) -> None:
         """Let these go, too."""
@@ -114,27 +114,27 @@ class Matching:
         self.unserved: tuple[Unserved, ...] = ()
         self._refused: set[ObjectRef] = set()
         self._account = account
-        self._changes = {one.workload.ref: _ChangeOnDemand(one) for one in decisions}
+        self._changes = {decision.workload.ref: _ChangeOnDemand(decision) for decision in decisions}
         self._is_dropped, self._is_now = False, True
         waiting = evaluator.fleet.waiting
         if not waiting:
             return
-        self._victims = {one.workload.ref: _victims(one, evaluator) for one in decisions}
+        self._victims = {decision.workload.ref: _victims(decision, evaluator) for decision in decisions}
         candidates = itertools.chain(*self._victims.values())
         self._places = Places(evaluator.fleet, sorted(candidates, key=standing))
         self._places.free_what_terminates(evaluator.at)
         self._held_back = held_back(evaluator)
         self._drop_unaffordable(waiting[0])
-        self._later = self._victims_of(one for one in decisions if one.action is Action.NOTICE)
+        self._later = self._victims_of(decision for decision in decisions if decision.action is Action.NOTICE)
         # Room that was made for one is taken by no other.
         left: Sequence[Sequence[WaitingPod]] = sorted(
             together(waiting), key=lambda pods: not self._has_room(pods[0].demand)
         )
         by_namespace = collections.Counter(ref.namespace for ref in refused)
         last = self._victims_of(
-            one
-            for one in decisions
-            if one.workload.ref in refused or by_namespace[one.workload.ref.namespace] >= _MOST_REFUSALS
+            change
+            for change in decisions
+            if change.workload.ref in refused or by_namespace[change.workload.ref.namespace] >= _MOST_REFUSALS
         )
         # Who can go now serves all that it can, then who refused a moment ago; only then others get a notice.
         for spared in dict.fromkeys((self._later | last, self._later, frozenset[Victim]())):
@@ -154,14 +154,14 @@ class Matching:
                 yield Unserved(str(first.demand), why)
 
     def _victims_of(self, decisions: Iterable[Decision]) -> frozenset[Victim]:
-        return frozenset(one for each in decisions for one in self._victims[each.workload.ref])
+        return frozenset(victim for decision in decisions for victim in self._victims[decision.workload.ref])
 
     def _serve_all(
         self, demands: Sequence[Sequence[WaitingPod]], spared: frozenset[Victim]
     ) -> list[Sequence[WaitingPod]]:
         """Serve what these do not have to go for, and return the rest."""
         left: list[Sequence[WaitingPod]] = []
-        lowest = min((one.priority for one in self._places.candidates), default=math.inf)
+        lowest = min((victim.priority for victim in self._places.candidates), default=math.inf)
         # Thousands of pods or gangs may ask alike: what was not served is not served either while nothing is placed.
         in_vain: set[Hashable] = set()
         for pods in demands:
@@ -238,7 +238,7 @@ class Matching:
         """The workloads of which the budgets allow no more, what could go of each, and why it does not."""
         for ref in refs:
             change = self._changes[ref]
-            left = [one for one in self._victims[ref] if one not in self._places.victims]
+            left = [victim for victim in self._victims[ref] if victim not in self._places.victims]
             if left and (blocks := self._account.against(change.also(left[:1], pod), change.charged)):
                 yield ref, left, blocks
 
@@ -253,7 +253,7 @@ class Matching:
                 continue
             part = change.also(victims, placed[0].pod)
             if blocks := self._account.take(part, change.charged):
-                before = frozenset(one for each in parts for one in needed[each])
+                before = frozenset(victim for part in parts for victim in needed[part])
                 spared = self._refused_beside(placed, parts, ref, victims)
                 self._account.end(is_made=False)
                 return _Refusal(ref, blocks, before, spared)
@@ -266,7 +266,7 @@ class Matching:
 
     def _want(self, placed: Sequence[Placement]) -> None:
         """Note for whom victims go, or get a notice; before its end, nobody goes for a pod that would not fit yet."""
-        for pod, victim in ((one.pod, victim) for one in placed for victim in one.victims):
+        for pod, victim in ((place.pod, victim) for place in placed for victim in place.victims):
             ref, is_notice = victim.decision.workload.ref, victim.decision.action is Action.NOTICE
             if self._is_now or (is_notice and ref in self._changes):
                 self.wanted[ref][victim] = pod
@@ -279,14 +279,14 @@ class Matching:
     ) -> frozenset[Victim]:
         """Victims beyond the budgets beside what is charged, of this workload and of others near the pods."""
         pod, change = placed[0].pod, self._changes[ref]
-        victims = sorted(victims, key=lambda one: one.place)
+        victims = sorted(victims, key=lambda victim: victim.place)
         allowed = bisect.bisect_left(
             range(1, len(victims)),
             1,
             key=lambda number: len(self._account.against(change.also(victims[:number], pod), change.charged)),
         )
-        nodes = frozenset[str]().union(*(one.pod.nodes for one in placed))
-        near = {one.decision.workload.ref for node in nodes for one in self._places.lower(pod, node)}
+        nodes = frozenset[str]().union(*(place.pod.nodes for place in placed))
+        near = {victim.decision.workload.ref for node in nodes for victim in self._places.lower(pod, node)}
         others = self._unaffordable(sorted((near & self._changes.keys()) - {ref, *made}), pod)
         return frozenset(victims[allowed:]).union(*(left for _, left, _ in others))
 
@@ -294,14 +294,13 @@ class Matching:
         """Note why a demand is not served: it needs a change of this workload, which is not possible."""
         why = refused.blocks
         words = f"{demand} also needs {refused.ref}: {why[0].message}"
-        for each in _by_workload(placed):
-            told = why if each == refused.ref else (Blocker(why[0].code, words),)
-            self.blocks.setdefault(each, told)
+        for workload in _by_workload(placed):
+            told = why if workload == refused.ref else (Blocker(why[0].code, words),)
+            self.blocks.setdefault(workload, told)
 
 
 def _by_workload(placed: Iterable[Placement]) -> dict[ObjectRef, list[Victim]]:
-    """The victims of placements."""
     found: dict[ObjectRef, list[Victim]] = collections.defaultdict(list)
-    for victim in (victim for one in placed for victim in one.victims):
+    for victim in (victim for place in placed for victim in place.victims):
         found[victim.decision.workload.ref].append(victim)
     return found

@@ -13,8 +13,8 @@ from rightsizer.planning.victims import Victim, cost_of, standing
 def shape_of(pods: Sequence[WaitingPod]) -> Hashable:
     """Equal for pods and gangs that fit alike; those of a lower priority come later, and have fewer victims."""
     first, gang = pods[0], pods[0].gang
-    options = [(one.nodes, *sorted(one.amounts.items())) for one in gang.options] if gang else ()
-    each = (
+    options = [(option.nodes, *sorted(option.amounts.items())) for option in gang.options] if gang else ()
+    shapes = (
         (
             first.priority - pod.priority,
             pod.nodes,
@@ -25,7 +25,7 @@ def shape_of(pods: Sequence[WaitingPod]) -> Hashable:
         )
         for pod in pods
     )
-    alike = tuple((shape, len(list(same))) for shape, same in itertools.groupby(each))
+    alike = tuple((shape, len(list(same))) for shape, same in itertools.groupby(shapes))
     return alike, gang and gang.needs, gang and gang.topology, tuple(options)
 
 
@@ -58,15 +58,15 @@ def place_cheapest(
     tries = places.tries[pods[0].ref.namespace]
     if tries.left <= 0:
         return None
-    attempts = (dataclasses.replace(one, spared=spared) for one in _attempts(pods, places))
+    attempts = (dataclasses.replace(attempt, spared=spared) for attempt in _attempts(pods, places))
     first = [*itertools.islice(attempts, 2)]
     if len(first) == 1 and not first[0].takes:
         return _place_all(first[0], places)
     best: tuple[tuple[float, float, int, int], _Attempt] | None = None
-    for one in itertools.takewhile(lambda _: tries.left > 0, itertools.chain(first, attempts)):
-        cost = _try(one, places)
+    for attempt in itertools.takewhile(lambda _: tries.left > 0, itertools.chain(first, attempts)):
+        cost = _try(attempt, places)
         if cost is not None and (best is None or cost < best[0]):
-            best = (cost, one)
+            best = (cost, attempt)
     if best is None:
         return None
     cost, attempt = best
@@ -87,9 +87,9 @@ def _attempts(pods: Sequence[WaitingPod], places: Places) -> Iterator[_Attempt]:
     if gang is None:
         yield _Attempt(pods, {})
         return
-    least = min(pods, key=lambda one: one.priority)
+    least = min(pods, key=lambda pod: pod.priority)
     options = gang.options or (QueueOption(None, {}),)
-    possible = [one for one in options if places.may_return(least, one.amounts)]
+    possible = [option for option in options if places.may_return(least, option.amounts)]
     domains = _domains(pods, gang.topology, places.nodes) if possible else ()
     places.charge(least, sum(map(len, domains)))
     for option in possible:
@@ -118,7 +118,7 @@ def _try(attempt: _Attempt, places: Places) -> tuple[float, float, int, int] | N
     placed = _place_all(attempt, places)
     if placed is None:
         return None
-    cost = cost_of([victim for one in placed for victim in one.victims])
+    cost = cost_of([victim for place in placed for victim in place.victims])
     undo(placed, places)
     return cost
 
@@ -127,14 +127,14 @@ def _victims_at(attempt: _Attempt, places: Places) -> list[Victim]:
     """Victims of an attempt, the most costly first."""
     placed = _place_all(attempt, places) or []
     undo(placed, places)
-    victims = [victim for one in placed for victim in one.victims]
+    victims = [victim for place in placed for victim in place.victims]
     return sorted(victims, key=standing, reverse=True)
 
 
 def undo(placed: Sequence[Placement], places: Places) -> None:
     """Take placements back."""
-    for one in reversed(placed):
-        places.undo(one)
+    for place in reversed(placed):
+        places.undo(place)
 
 
 def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
@@ -165,14 +165,14 @@ def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
 
 def _reserve(attempt: _Attempt, places: Places) -> Placement | None:
     """The victims whose quota is missing, first those on nodes that the pods could use; None if it is not enough."""
-    pod, missing = min(attempt.pods, key=lambda one: one.priority), dict(attempt.takes)
-    usable = frozenset[str]().union(*{one.nodes for one in attempt.pods})
+    pod, missing = min(attempt.pods, key=lambda victim: victim.priority), dict(attempt.takes)
+    usable = frozenset[str]().union(*{pod.nodes for pod in attempt.pods})
     victims: list[Victim] = []
 
     found = itertools.takewhile(
         lambda _: places.lacking(missing), places.in_quotas(pod, attempt.takes, usable)
     )
-    helping = (one for one in found if any(key in places.freed(one) for key in places.lacking(missing)))
+    helping = (part for part in found if any(key in places.freed(part) for key in places.lacking(missing)))
     for victim in places.allowed(helping):
         victims.append(victim)
         for key in missing:

@@ -38,28 +38,28 @@ def held_back(evaluator: PolicyEvaluator) -> Mapping[ObjectRef, HeldBack]:
                 changes[ref.uid].append(change)
     by_demand: dict[ObjectRef, dict[tuple[str, ObjectRef], FoundChange]] = collections.defaultdict(dict)
     for pod in fleet.waiting if changes else ():
-        by_demand[pod.demand].update({(one.record.run, one.ref): one for one in changes[pod.ref.uid]})
+        by_demand[pod.demand].update({(stop.record.run, stop.ref): stop for stop in changes[pod.ref.uid]})
     found = (
         _held_back(demand, list(ones.values()), settings, evaluator.at)
         for demand, ones in by_demand.items()
         if ones
     )
-    return {one.demand: one for each in found for one in each}
+    return {held.demand: held for of_demand in found for held in of_demand}
 
 
 def _held_back(
     demand: ObjectRef, changes: list[FoundChange], settings: DemandSettings, at: datetime.datetime
 ) -> Iterator[HeldBack]:
     within, first = settings.bindWithin, settings.retryAfter
-    fresh = [one for one in changes if one.record.end is None and at - one.at < within]
+    fresh = [change for change in changes if change.record.end is None and at - change.at < within]
     if fresh:
-        words = f"{count(len(fresh), 'workload')} made room for it at {instant(min(one.at for one in fresh))}"
+        words = f"{count(len(fresh), 'workload')} made room for it at {instant(min(change.at for change in fresh))}"
         wait = f"others may follow if it is not bound within {format_duration(within.total_seconds())}"
         yield HeldBack(demand, f"{words}; {wait}", is_room_made=True)
         return
-    times = len({one.record.run for one in changes})
+    times = len({change.record.run for change in changes})
     pause = min(first * 2 ** min(times - 1, 16), max(first, _LONGEST_PAUSE))
-    until = max(one.record.ended or one.at + within for one in changes) + pause
+    until = max(change.record.ended or change.at + within for change in changes) + pause
     if at < until:
         words = f"it was not bound after {count(times, 'time')} that room was made for it"
         yield HeldBack(

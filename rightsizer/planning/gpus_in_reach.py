@@ -40,7 +40,7 @@ def with_reach(usages: Usages, devices: Mapping[str, Sequence[Usage]], reach: In
         others = (usage for uuid in uuids for usage in devices.get(uuid, (Usage(Device(uuid)),)))
         found[pod] = (
             *own,
-            *(_of_anybody(one) for one in others if (one.device.uuid, one.device.instance) not in places),
+            *(_of_anybody(use) for use in others if (use.device.uuid, use.device.instance) not in places),
         )
     return found
 

@@ -83,8 +83,8 @@ def kept_sizes(texts: Texts, evaluator: PolicyEvaluator, policy_hash: str) -> Si
     length = evaluator.policy.keepSizes
     if length is None:
         return SizeChanges(dict.fromkeys(texts))
-    there = {size_key(one.starter or one.ref): one for one in evaluator.fleet.workloads}
-    ours = {(one.ref, one.record.run) for one in evaluator.fleet.changes if one.is_remembered}
+    there = {size_key(workload.starter or workload.ref): workload for workload in evaluator.fleet.workloads}
+    ours = {(change.ref, change.record.run) for change in evaluator.fleet.changes if change.is_remembered}
     is_same_policy = texts.get(POLICY_KEY) == policy_hash
     changes: dict[str, str | None] = {POLICY_KEY: policy_hash}
     for key in texts.keys() - {POLICY_KEY}:
@@ -129,8 +129,8 @@ def _is_current(text: str, at: datetime.datetime) -> bool:
 def _is_wanted(workload: Workload, evaluator: PolicyEvaluator) -> bool:
     """Whether the policy resizes this workload by itself, nobody opted out, and its last resize was not undone."""
     effective = evaluator.evaluate(workload)
-    resizes = [one for one in workload.past if one.action == Action.RESIZE]
-    is_undone = bool(resizes) and max(resizes, key=lambda one: one.at).end in {
+    resizes = [change for change in workload.past if change.action == Action.RESIZE]
+    is_undone = bool(resizes) and max(resizes, key=lambda change: change.at).end in {
         ChangeOutcome.UNDONE,
         ChangeOutcome.ROLLBACK,
         ChangeOutcome.REFUSED,

@@ -180,18 +180,19 @@ def _movements(
     windows = [itertools.chain.from_iterable(found.values()) for found in measured.usages.values()]
     found = second_signals.joined(*map(second_signals.movements, windows))
     widest = measured.usages[max(measured.usages)] if measured.usages else {}
-    idle = [each.idle for each in evaluator.all_criteria()]
+    idle = [criteria.idle for criteria in evaluator.all_criteria()]
     used = [usage for pod in pods.keys() & widest.keys() for usage in widest[pod]]
     present = {usage.device.model for usage in used}
-    has_power = {model: all(each.idle_power_w(model) for each in idle) for model in present}
+    has_power = {model: all(limits.idle_power_w(model) for limits in idle) for model in present}
     models = {
         usage.device.model
         for usage in used
-        if (one := found.get(device_key(usage))) and one.is_open(has_idle_power=has_power[usage.device.model])
+        if (movement := found.get(device_key(usage)))
+        and movement.is_open(has_idle_power=has_power[usage.device.model])
     }
     if not models:
         return found
-    span = max(each.history for each in idle)
+    span = max(limits.history for limits in idle)
     log.info(
         "movement of gauges of %s in %s", ", ".join(sorted(models)), format_duration(span.total_seconds())
     )
@@ -220,9 +221,9 @@ def _serving(
     Of the windows of idleness only that of `candidates`, whose GPUs may be idle.
     """
     every = evaluator.all_criteria()
-    wide = {window for each in every for window in (each.noRequests.window, each.tooManyReplicas.window)}
+    wide = {window for rule in every for window in (rule.noRequests.window, rule.tooManyReplicas.window)}
     found = {window: signal.serving(pods, window, at) for window in sorted(wide)}
-    narrow = {window for each in every for window in (each.idle.window, each.idle.short_window)} - wide
+    narrow = {window for rule in every for window in (rule.idle.window, rule.idle.short_window)} - wide
     if candidates:
         found |= {window: signal.serving(candidates, window, at) for window in sorted(narrow)}
     return found
@@ -246,7 +247,7 @@ def activity_with_boards(
     for pod, devices in dark.items():
         lit = {usage.device for usage in found.get(pod, ())}
         found[pod] = (*found.get(pod, ()), *(Usage(device) for device in sorted(devices - lit)))
-    pods = {(pod.ref.namespace, pod.ref.name): pod.node for item in fleet.workloads for pod in item.pods}
+    pods = {(pod.ref.namespace, pod.ref.name): pod.node for owner in fleet.workloads for pod in owner.pods}
     nodes = _nodes_of_boards(measured, pods)
     boards = signal.boards(window, at, nodes=nodes, models=measured.board_levels.keys())
     return by_boards(found, _known(boards, nodes), measured.board_levels)
@@ -271,14 +272,14 @@ def _with_boards(
     }
     if not models:
         return measured
-    nodes, idle = _nodes_of_boards(measured, pods), [each.idle for each in evaluator.all_criteria()]
+    nodes, idle = _nodes_of_boards(measured, pods), [criteria.idle for criteria in evaluator.all_criteria()]
     log.info("boards of %s", ", ".join(sorted(models)))
-    boards = {each: signal.boards(each, measured.at, nodes=nodes, models=models) for each in measured.usages}
+    boards = {span: signal.boards(span, measured.at, nodes=nodes, models=models) for span in measured.usages}
     levels = board_levels(
         widest,
         boards[max(boards)],
-        percent=min(each.maxBoardPowerPercent for each in idle),
-        empty_bytes=min(each.maxEmptyMemoryMiB for each in idle) * GIB / 1024,
+        percent=min(limits.maxBoardPowerPercent for limits in idle),
+        empty_bytes=min(limits.maxEmptyMemoryMiB for limits in idle) * GIB / 1024,
     )
     usages = {
         window: by_boards(measured.usages[window], _known(found, nodes), levels)
@@ -323,13 +324,13 @@ def _with_board_histories(
         boards: dict[str, History] = {}
         pods = sorted(dark.keys() & request.pods.keys())
         for model, level in measured.board_levels.items():
-            uuids = {each.uuid for pod in pods for each in dark[pod] if each.model == model}
+            uuids = {device.uuid for pod in pods for device in dark[pod] if device.model == model}
             if uuids:
                 wanted = {uuid: nodes[uuid] for uuid in sorted(uuids)}
                 boards |= signal.board_histories(wanted, request.span, measured.at, level)
         for pod in pods:
             own = histories[pod]
-            rows = [as_long(own, boards.get(each.uuid)).translate(_UNSEEN) for each in dark[pod]]
+            rows = [as_long(own, boards.get(device.uuid)).translate(_UNSEEN) for device in dark[pod]]
             has_others = any(
                 not (usage.is_by_board or is_dark(usage))
                 for usages in measured.usages.values()
@@ -349,7 +350,7 @@ def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:
             if (
                 not usage.is_own
             ):  # else counters separate the pods of the device, which the sampled gauge does not
-                peaks = [one for one in (usage.activity_peak, other.activity_peak) if one is not None]
+                peaks = [peak for peak in (usage.activity_peak, other.activity_peak) if peak is not None]
                 peak = max(peaks, default=None)
                 invalid = tuple(sorted({*usage.invalid, *other.invalid}))
                 known[other.device] = dataclasses.replace(usage, activity_peak=peak, invalid=invalid)
@@ -368,7 +369,7 @@ def _wide_windows(
     found: dict[datetime.timedelta, set[PodKey]] = {}
     for workload in fleet.workloads:
         held = [(pod.ref.namespace, pod.ref.name) for pod in workload.pods if pod.holds]
-        for window in {each for one in evaluator.evaluate(workload).judged_by for each in one.wide_windows}:
+        for window in {span for rule in evaluator.evaluate(workload).judged_by for span in rule.wide_windows}:
             found.setdefault(window, set()).update(held)
     return found or dict.fromkeys(evaluator.windows(), ())
 
@@ -430,8 +431,8 @@ def _concurrency(
     found: dict[str, Concurrency] = {}
     for request in requests:
         log.info("replicas of %d workloads, minute by minute", len(request.workloads))
-        own = [one for one in request.workloads if one.resource_version or one.ref.uid not in read]
-        found.update(signal.concurrency([_replicas(one, request, at) for one in own], at))
+        own = [owner for owner in request.workloads if owner.resource_version or owner.ref.uid not in read]
+        found.update(signal.concurrency([_replicas(workload, request, at) for workload in own], at))
     return found
 
 

@@ -43,15 +43,15 @@ def limit_to_pending_demand(
 
     Those are charged to the account. Workloads that `refused` a change a moment ago are the last that go.
     """
-    candidates = {one.workload.ref: one for one in decisions if is_on_demand(one, evaluator)}
+    candidates = {change.workload.ref: change for change in decisions if is_on_demand(change, evaluator)}
     if not candidates:
         return Limited(tuple(decisions), {})
     matching = Matching(candidates.values(), evaluator, account, refused)
     limited = (
-        _with(one, matching.wanted[one.workload.ref], matching.blocks.get(one.workload.ref, ()))
-        if one.workload.ref in candidates
-        else one
-        for one in decisions
+        _with(change, matching.wanted[change.workload.ref], matching.blocks.get(change.workload.ref, ()))
+        if change.workload.ref in candidates
+        else change
+        for change in decisions
     )
     return Limited(tuple(limited), matching.cut_short, matching.unserved)
 
@@ -59,16 +59,16 @@ def limit_to_pending_demand(
 def without_demand(decision: Decision) -> Decision:
     """A change as it was before pending demand and budgets were considered."""
     codes = (BlockerCode.ONLY_FOR_PENDING_PODS, BlockerCode.BUDGET)
-    left = tuple(one for one in decision.blockers if one.code not in codes)
+    left = tuple(blocker for blocker in decision.blockers if blocker.code not in codes)
     whole = decision.whole or decision
     return dataclasses.replace(whole, blockers=left, wanted_by=(), serves=(), going=())
 
 
 def served_together(decisions: Sequence[Decision]) -> Mapping[ObjectRef, Sequence[Decision]]:
     """Decisions that free GPUs for the same pending pods or gangs, or share such through others, by workload."""
-    by_ref = {one.workload.ref: one for one in decisions if one.wanted_by}
-    groups = connected((ref, {*one.serves}) for ref, one in by_ref.items())
-    return {ref: [by_ref[each] for each in group] for group in groups for ref in group}
+    by_ref = {decision.workload.ref: decision for decision in decisions if decision.wanted_by}
+    groups = connected((ref, {*decision.serves}) for ref, decision in by_ref.items())
+    return {ref: [by_ref[other] for other in group] for group in groups for ref in group}
 
 
 def unserved_demand(
@@ -79,8 +79,8 @@ def unserved_demand(
     if not any(evaluator.evaluate(workload).only_for_pending_pods for workload in fleet.workloads):
         return
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
-    for one in (*fleet.unserved, *unserved):
-        by_reason[one.why].append(one.what)
+    for demand in (*fleet.unserved, *unserved):
+        by_reason[demand.why].append(demand.what)
     for held in held_back(evaluator).values():
         by_reason[held.why].append(str(held.demand))
     for namespace, first in cut_short.items():
@@ -106,7 +106,7 @@ def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod], blocks: tuple
     If they need none, it is blocked: by what the budgets refuse, if they would have needed some.
     """
     if wanted:
-        wanted = dict(sorted(wanted.items(), key=lambda item: item[0].place))
+        wanted = dict(sorted(wanted.items(), key=lambda pair: pair[0].place))
         made = dataclasses.replace(
             decision,
             wanted_by=tuple(dict.fromkeys(pod.ref for pod in wanted.values())),
@@ -114,7 +114,7 @@ def _with(decision: Decision, wanted: Mapping[Victim, WaitingPod], blocks: tuple
         )
         if decision.action is Action.NOTICE or not next(iter(wanted)).is_replica:
             return made
-        return with_replicas(made, [(pod, one.pods, one.frees) for one, pod in wanted.items()])
+        return with_replicas(made, [(pod, victim.pods, victim.frees) for victim, pod in wanted.items()])
     action = decision.announced or decision.action
     words = (
         f"rule {decision.rule} allows {action.value if action else 'nothing'} only for pending pods of a higher "

@@ -81,7 +81,7 @@ class Places:
     def __init__(self, fleet: Fleet, candidates: Sequence[Victim]) -> None:
         self.free: dict[tuple[str, str], float] = collections.defaultdict(float)
         self.free.update(fleet.free)
-        self.free.update({(one.node, one.resource): one.free for one in fleet.stranded})
+        self.free.update({(gap.node, gap.resource): gap.free for gap in fleet.stranded})
         self.free.update(
             {(node, name): left for node, spare in fleet.spare.items() for name, left in spare.items()}
         )
@@ -109,17 +109,17 @@ class Places:
         self._freed: dict[Victim, dict[tuple[str, str], float]] = {}
         self._going: collections.Counter[Hashable] = collections.Counter()
         self._most: dict[Hashable, int] = {}
-        self._position = {one: number for number, one in enumerate(candidates)}
+        self._position = {victim: number for number, victim in enumerate(candidates)}
         self._returning: dict[QuotaKey, dict[Victim, None]] = collections.defaultdict(dict)
         self._shapes: dict[Hashable, int] = {}
-        for one in candidates:
-            workload = one.decision.workload
-            for key in self._quota_of(one):
-                self._returning[key][one] = None
-            self._on[one] = {pod.node for pod in one.pods or workload.pods if pod.holds}
-            for node in self._on[one]:
-                self._at.setdefault(node, []).append(one)
-            self._most[workload.ref] = most_going(one.decision) if one.is_replica else 1
+        for victim in candidates:
+            workload = victim.decision.workload
+            for key in self._quota_of(victim):
+                self._returning[key][victim] = None
+            self._on[victim] = {pod.node for pod in victim.pods or workload.pods if pod.holds}
+            for node in self._on[victim]:
+                self._at.setdefault(node, []).append(victim)
+            self._most[workload.ref] = most_going(victim.decision) if victim.is_replica else 1
             self._most |= {(workload.ref.namespace, name): most for name, most in workload.budgets.items()}
         self._tied = self._tied_nodes()
 
@@ -127,11 +127,11 @@ class Places:
         """Nodes on which less may go, or other replicas go along, once one has gone elsewhere; by what ties them."""
         numbers: collections.Counter[Hashable] = collections.Counter()
         nodes: dict[Hashable, set[str]] = collections.defaultdict(set)
-        ordered = {one.decision.workload.ref for one in self.candidates if one.after}
-        for one in self.candidates:
-            for limit, number in _counted(one).items():
+        ordered = {victim.decision.workload.ref for victim in self.candidates if victim.after}
+        for victim in self.candidates:
+            for limit, number in _counted(victim).items():
                 numbers[limit] += number
-                nodes[limit] |= self._on[one]
+                nodes[limit] |= self._on[victim]
         return {key: on for key, on in nodes.items() if numbers[key] > self._most[key] or key in ordered}
 
     def spare(self, victims: frozenset[Victim]) -> None:
@@ -148,9 +148,9 @@ class Places:
     def _forget(self, victims: Iterable[Victim], node: str = "") -> None:
         """Look again at a node, and at all nodes for which it matters whether these go."""
         nodes = {node}
-        for one in victims:
-            nodes |= self._on[one]
-            for limit in _counted(one):
+        for victim in victims:
+            nodes |= self._on[victim]
+            for limit in _counted(victim):
                 nodes |= self._tied.get(limit, set())
         for name in nodes:
             self.kept.pop(name, None)
@@ -174,8 +174,8 @@ class Places:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
                 if allocation is not None and allocation.users <= self.gone:
                     self._hold(taken=(), released=allocation.devices)
-                    for one in allocation.devices:
-                        self.releasing[one.id].add(one)
+                    for holding in allocation.devices:
+                        self.releasing[holding.id].add(holding)
 
     def charge(self, pod: WaitingPod, candidates: int = 0) -> None:
         """Take a try for a step of the search for a pod, and more if it looks at many candidates."""
@@ -199,46 +199,46 @@ class Places:
 
     def lower(self, pod: WaitingPod, node: str) -> Iterator[Victim]:
         """Candidates of a lower priority on a node, in order: no victims yet, and they hold what the pod asks for."""
-        for one in self._at.get(node, ()):
-            if self._may_go(one, pod) and _asks_alike(one, pod, self.claims(pod, node)):
-                yield one
+        for victim in self._at.get(node, ()):
+            if self._may_go(victim, pod) and _asks_alike(victim, pod, self.claims(pod, node)):
+                yield victim
 
     def together(self, victims: Iterable[Victim]) -> tuple[Victim, ...]:
         """Victims with the replicas that go before them, as far as these are no victims yet."""
         found: dict[Victim, None] = {}
-        for one in victims:
-            here: Victim | None = one
-            while here is not None and here not in found and here not in self.victims:
-                found[here] = None
-                here = here.after
+        for victim in victims:
+            before: Victim | None = victim
+            while before is not None and before not in found and before not in self.victims:
+                found[before] = None
+                before = before.after
         return tuple(found)
 
     def together_on(self, node: str, victims: Collection[Victim]) -> Iterator[Victim]:
         """Yield the victims of `together` on a node; replicas are counted, as hundreds may go before one."""
         chosen = frozenset(victims)
-        last = {one.decision.workload.ref: one.place for one in sorted(victims, key=_order) if one.place}
-        for one in self._at.get(node, ()) if victims else ():
-            is_before = bool(last) and one.place < last.get(one.decision.workload.ref, 0)
-            if (one in chosen or is_before) and one not in self.victims:
-                yield one
+        last = {part.decision.workload.ref: part.place for part in sorted(victims, key=_order) if part.place}
+        for victim in self._at.get(node, ()) if victims else ():
+            is_before = bool(last) and victim.place < last.get(victim.decision.workload.ref, 0)
+            if (victim in chosen or is_before) and victim not in self.victims:
+                yield victim
 
     def allows(self, victims: Iterable[Victim]) -> bool:
         """Whether they may all go in addition to the victims: by PodDisruptionBudgets, and replicas that stay."""
         more: collections.Counter[Hashable] = collections.Counter()
-        for one in sorted(victims, key=_order):
-            ref = one.decision.workload.ref
+        for victim in sorted(victims, key=_order):
+            ref = victim.decision.workload.ref
             # With it go all that go before it and are no victims yet.
-            more.update(_counted(one, max(1, one.place + 1 - self._going[ref] - more[ref])))
+            more.update(_counted(victim, max(1, victim.place + 1 - self._going[ref] - more[ref])))
         return all(self._going[key] + number <= self._most[key] for key, number in more.items())
 
     def allowed(self, victims: Iterable[Victim]) -> Iterator[Victim]:
         """Yield victims that may go together, the first ones first, where none goes along with another."""
         more = collections.Counter(self._going)
-        for one in victims:
-            counted = _counted(one)
+        for victim in victims:
+            counted = _counted(victim)
             if all(more[key] + number <= self._most[key] for key, number in counted.items()):
                 more.update(counted)
-                yield one
+                yield victim
 
     def claims(self, pod: WaitingPod, node: str) -> tuple[WaitingClaim, ...]:
         """Claims that a pod would have on a node."""
@@ -261,9 +261,9 @@ class Places:
             returning = self._returning.get(key, ())
             self.charge(pod, len(returning))
             left[key] -= sum(
-                self.freed(one)[key]
-                for one in returning
-                if one.priority < pod.priority and one not in self.victims and one not in self._dropped
+                self.freed(part)[key]
+                for part in returning
+                if part.priority < pod.priority and part not in self.victims and part not in self._dropped
             )
         return not self.lacking(left)
 
@@ -277,19 +277,19 @@ class Places:
         """Candidates of a lower priority that return some of a quota, in order; first those on usable nodes."""
         returning = [self._returning.get(key, {}) for key in wanted]
         near = {
-            one
+            victim
             for node in (usable if wanted else ())
-            for one in self._at.get(node, ())
-            if any(one in each for each in returning)
+            for victim in self._at.get(node, ())
+            if any(victim in group for group in returning)
         }
         ordered = itertools.groupby(heapq.merge(*returning, key=self._position.__getitem__))
-        far = (one for one, _ in ordered if one not in near)
+        far = (victim for victim, _ in ordered if victim not in near)
         self.charge(pod, len(usable) + len(near))
-        for number, one in enumerate(itertools.chain(sorted(near, key=self._position.__getitem__), far)):
+        for number, victim in enumerate(itertools.chain(sorted(near, key=self._position.__getitem__), far)):
             if number % _CANDIDATES_PER_TRY == 0:
                 self.charge(pod)
-            if self._may_go(one, pod):
-                yield one
+            if self._may_go(victim, pod):
+                yield victim
 
     def _may_go(self, victim: Victim, pod: WaitingPod) -> bool:
         return (
@@ -315,39 +315,40 @@ class Places:
                     found[key] += amount
         return dict(found)
 
-    def do(self, one: Placement) -> None:
+    def do(self, placement: Placement) -> None:
         """Take the place."""
-        self._hold(taken=one.devices, released=self.released(one.victims))
-        self.gone |= _uids(one.victims)
-        self.victims |= dict.fromkeys(one.victims, one.pod)
-        self._add(one, 1)
-        self._forget(one.victims, one.node)
+        self._hold(taken=placement.devices, released=self.released(placement.victims))
+        self.gone |= _uids(placement.victims)
+        self.victims |= dict.fromkeys(placement.victims, placement.pod)
+        self._add(placement, 1)
+        self._forget(placement.victims, placement.node)
 
-    def undo(self, one: Placement) -> None:
+    def undo(self, placement: Placement) -> None:
         """Give it back; the last placement first."""
-        self._add(one, -1)
-        for victim in one.victims:
+        self._add(placement, -1)
+        for victim in placement.victims:
             del self.victims[victim]
-        self.gone -= _uids(one.victims)
-        self._hold(taken=self.released(one.victims), released=one.devices)
-        self._forget(one.victims, one.node)
+        self.gone -= _uids(placement.victims)
+        self._hold(taken=self.released(placement.victims), released=placement.devices)
+        self._forget(placement.victims, placement.node)
 
     def _hold(self, *, taken: Iterable[Holding], released: Iterable[Holding]) -> None:
-        for one in released:
-            self.held[one.id].discard(one)
-        for one in taken:
-            self.held.setdefault(one.id, set()).add(one)
+        for holding in released:
+            self.held[holding.id].discard(holding)
+        for holding in taken:
+            self.held.setdefault(holding.id, set()).add(holding)
 
-    def _add(self, one: Placement, sign: int) -> None:
-        for victim in one.victims:
+    def _add(self, placement: Placement, sign: int) -> None:
+        for victim in placement.victims:
             for key, amount in self.freed(victim).items():
                 self.free[key] += sign * amount
-        for victim in one.victims:
+        for victim in placement.victims:
             for limit, number in _counted(victim).items():
                 self._going[limit] += sign * number
         # A gang's quota is taken as a whole, on no node.
-        asked = self.asked(one.pod, one.node).items() if one.node else ()
-        for key, amount in (*one.takes.items(), *(((one.node, name), count) for name, count in asked)):
+        node = placement.node
+        asked = self.asked(placement.pod, node).items() if node else ()
+        for key, amount in (*placement.takes.items(), *(((node, name), count) for name, count in asked)):
             self.free[key] -= sign * amount
 
     def released(self, victims: Sequence[Victim], *, is_now: bool = False) -> set[Holding]:
@@ -358,8 +359,8 @@ class Places:
         gone = (self.gone - self.leaving if is_now else self.gone) | _uids(victims)
         return {
             holding
-            for one in victims
-            for allocation in self._allocations(one)
+            for victim in victims
+            for allocation in self._allocations(victim)
             if allocation.users <= gone
             for holding in allocation.devices
         }
@@ -369,7 +370,6 @@ class Places:
         return {holding.id for allocation in self._allocations(victim) for holding in allocation.devices}
 
     def _allocations(self, victim: Victim) -> Iterator[Allocation]:
-        """Allocations of the claims of its pods."""
         for pod in victim.pods:
             for name in pod.claims:
                 allocation = self.devices.allocations.get((pod.ref.namespace, name))
@@ -378,7 +378,7 @@ class Places:
 
 
 def _uids(victims: Iterable[Victim]) -> set[str]:
-    return {pod.ref.uid for one in victims for pod in one.pods}
+    return {pod.ref.uid for victim in victims for pod in victim.pods}
 
 
 def _order(victim: Victim) -> int:
@@ -404,7 +404,7 @@ def best_place(pod: WaitingPod, places: Places) -> Placement | None:
     places.charge(pod, len(pod.nodes) // _NODES_PER_CANDIDATE)
     shape = places.shape(pod)
     ranked = (_ranked(pod, node, places, shape) for node in sorted(pod.nodes))
-    best = min((one for one in ranked if one is not None), default=None)
+    best = min((place for place in ranked if place is not None), default=None)
     return best and dataclasses.replace(best[2], pod=pod)
 
 
@@ -422,8 +422,8 @@ def _ranked(pod: WaitingPod, node: str, places: Places, shape: int) -> _Ranked |
 
 def _asks_alike(victim: Victim, pod: WaitingPod, claims: Sequence[WaitingClaim]) -> bool:
     pods = victim.decision.workload.pods
-    return any(resource in pod.resources for one in pods for resource in one.resources) or (
-        bool(claims) and any(one.claims for one in pods)
+    return any(resource in pod.resources for held in pods for resource in held.resources) or (
+        bool(claims) and any(held.claims for held in pods)
     )
 
 
@@ -440,7 +440,7 @@ def _placement(pod: WaitingPod, node: str, places: Places) -> Placement | None:
     if found is None or len(found.victims) == 1:
         return found
     # Many small victims together may lose more than one large one.
-    largest = sorted(lower, key=lambda one: (one.priority, -one.frees))
+    largest = sorted(lower, key=lambda victim: (victim.priority, -victim.frees))
     other = _first_fit(pod, node, largest, places)
     return found if other is None or cost_of(found.victims) <= cost_of(other.victims) else other
 
@@ -530,8 +530,8 @@ def _devices(
     freed = places.released(places.together(victims), is_now=is_now) if claims else set[Holding]()
     if is_now:
         held = {
-            one.id: held.get(one.id, set()) | places.releasing.get(one.id, set())
-            for one in places.devices.nodes.get(node, ())
+            device.id: held.get(device.id, set()) | places.releasing.get(device.id, set())
+            for device in places.devices.nodes.get(node, ())
         }
     tries = places.tries[pod.ref.namespace]
     return allocate(claims, places.devices, node, held, tries, freed=freed)
@@ -560,11 +560,11 @@ def _helps(victim: Victim, pod: WaitingPod, node: str, victims: Sequence[Victim]
     if not claims:
         return False
     devices = places.devices.nodes.get(node, ())
-    choices = [choice for claim in claims for each in claim.requests for choice in each.choices]
+    choices = [choice for claim in claims for request in claim.requests for choice in request.choices]
     places.charge(pod, len(devices) * len(choices))
-    gpus = {one.gpu for one in devices if any(one.id in choice.eligible for choice in choices)}
+    gpus = {device.gpu for device in devices if any(device.id in choice.eligible for choice in choices)}
     own = places.claimed(victim)
-    return any(one.gpu in gpus for one in devices if one.id in own)
+    return any(device.gpu in gpus for device in devices if device.id in own)
 
 
 def _held(victim: Victim) -> dict[tuple[str, str], float]:

@@ -131,7 +131,7 @@ def _more_used(
         return
     if any(usage.invalid for usage, _ in seen):
         yield Blocker(BlockerCode.NO_DATA, f"pod {pod.ref.name}: impossible values in the last minutes")
-    percent = min(each.tooManyGpus.maxUtilizationPercent for each in effective.judged_by)
+    percent = min(criteria.tooManyGpus.maxUtilizationPercent for criteria in effective.judged_by)
     idle = effective.thresholds
     busy = {
         _place(usage) for usage, span in seen if kernel_ran(usage, span, idle, percent=percent) is not False
@@ -180,15 +180,15 @@ def going(decision: Decision, fresh: Workload, use: Use, evaluator: PolicyEvalua
     ):
         return ()
     part = min(
-        (each.tooManyReplicas for each in evaluator.evaluate(fresh).judged_by),
-        key=lambda one: one.busyPercent,
+        (criteria.tooManyReplicas for criteria in evaluator.evaluate(fresh).judged_by),
+        key=lambda limits: limits.busyPercent,
     )
     lately = use.latest if removes_replicas(decision) else use.recent
     at_work = frozenset(
         pod.ref.name
         for pod in fresh.pods
         if not (used := lately.get((pod.ref.namespace, pod.ref.name)))
-        or any(_is_busy(one, part.busyPercent) for one in used)
+        or any(_is_busy(usage, part.busyPercent) for usage in used)
         or any(_unseen(pod, use))
     )
     if decision.whole is not None:

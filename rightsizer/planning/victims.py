@@ -120,7 +120,6 @@ def require_victims(
 
 
 def _require_quiet(pods: Iterable[Pod], at_work: frozenset[str], words: str) -> None:
-    """Refuse if one of these pods is active."""
     if busy := sorted(pod.ref.name for pod in pods if pod.ref.name in at_work):
         message = f"{words}, and {', '.join(busy)} is active"
         raise AtWorkError(message)
@@ -166,13 +165,12 @@ def _rank(pod: Pod) -> tuple[bool, int]:
 
 def _mean(pod: Pod, activity: Usages) -> float:
     used: Sequence[float | None] = [
-        one.activity_mean for one in activity.get((pod.ref.namespace, pod.ref.name), ())
+        usage.activity_mean for usage in activity.get((pod.ref.namespace, pod.ref.name), ())
     ]
     return max((mean for mean in used if mean is not None), default=0.0)
 
 
 def _first(workload: Workload, row: Kind) -> int:
-    """The ordinal of the first replica."""
     first = value_at(as_read(workload) or {}, row.first) if row.first else None
     return first if type(first) is int else 0
 
@@ -224,7 +222,7 @@ class Victim:
 
 
 def whole_victim(decision: Decision) -> Victim:
-    """All that a decision is about, as one victim."""
+    """One victim with all that a decision is about."""
     return Victim(decision, decision.workload.pods if decision.finding.proposal is None else ())
 
 
@@ -285,7 +283,7 @@ def _replicas(workload: Workload, row: Kind) -> Iterator[tuple[Pod, ...]]:
         by_ordinal: dict[int, list[Pod]] = collections.defaultdict(list)
         for pod in workload.pods:
             by_ordinal[_ordinal(pod)].append(pod)
-        yield from (tuple(by_ordinal[each]) for each in sorted(by_ordinal))
+        yield from (tuple(by_ordinal[ordinal]) for ordinal in sorted(by_ordinal))
 
 
 def _unsteerable(pods: Collection[Pod]) -> str:
@@ -319,7 +317,7 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
         replicas=size - len(going),
         pods=tuple(sorted(pod.ref.name for _, pods, _ in going for pod in pods)),
     )
-    told = [one for one in decision.finding.words if proposal is None or one != proposal.words]
+    told = [word for word in decision.finding.words if proposal is None or word != proposal.words]
     return dataclasses.replace(
         decision,
         finding=dataclasses.replace(decision.finding, proposal=part, words=(*told, words)),
@@ -338,8 +336,8 @@ def with_replicas(decision: Decision, going: Sequence[Going]) -> Decision:
 def needed(chosen: Sequence[_Chosen], fits: Callable[[Sequence[_Chosen]], bool]) -> list[_Chosen]:
     """Keep those without which a pod would not fit; the last ones are left out first."""
     kept = list(chosen)
-    for one in reversed(chosen):
-        fewer = [other for other in kept if other is not one]
+    for victim in reversed(chosen):
+        fewer = [other for other in kept if other is not victim]
         if fits(fewer):
             kept = fewer
     return kept
@@ -355,8 +353,8 @@ def standing(victim: Victim) -> tuple[int, float, float, ObjectRef]:
 def cost_of(victims: Collection[Victim]) -> tuple[float, float, int, int]:
     """Cost of a set of victims, most important first, by the same criteria as one of them."""
     return (
-        max((one.priority for one in victims), default=-math.inf),
-        sum(one.loss for one in victims),
-        len({one.decision.workload.ref for one in victims}),
+        max((victim.priority for victim in victims), default=-math.inf),
+        sum(victim.loss for victim in victims),
+        len({victim.decision.workload.ref for victim in victims}),
         len(victims),
     )
