@@ -77,6 +77,7 @@ CONTROL_PLANE = tuple(
 """What a control plane is made of; the others install on one, watch it, or answer in the place of its scheduler."""
 
 _TRAINING = MODULES.parents[1] / "operators" / "training-operator.go"
+_MPI = _TRAINING.with_name("mpi-operator.go")
 _KUBEFLOW = "github.com/kubeflow"
 _WEBHOOK = "config/components/webhook/manifests.yaml"
 OPERATORS = (
@@ -108,6 +109,21 @@ OPERATORS = (
         "sigs.k8s.io/lws/cmd",
         of="sigs.k8s.io/lws",
         manifests=("config/crd/bases/*.yaml", "config/webhook/manifests.yaml"),
+    ),
+    Program(
+        "mpi-operator",
+        "operators-0.23",
+        str(_MPI),
+        _MPI,
+        of=f"{_KUBEFLOW}/mpi-operator",
+        manifests=("manifests/base/kubeflow.org_mpijobs.yaml",),
+    ),
+    Program(
+        "trainer",
+        "operators-0.23",
+        f"{_KUBEFLOW}/trainer/v2/cmd/trainer-controller-manager",
+        of=f"{_KUBEFLOW}/trainer/v2",
+        manifests=("manifests/base/crds/trainer*.yaml", "manifests/base/webhook/manifests.yaml"),
     ),
 )
 """Operators, the cheapest first; the folders of MODULES are named by their release of controller-runtime."""

@@ -36,6 +36,7 @@ class Row:
         stopped: The field that the stop sets, and its value.
         owned: The kind of the object that has this field, if another.
         back: Pods that undo brings back.
+        runtime: The spec of a TrainingRuntime of the same name, which describes its pods.
         restored: Fields of its spec that undo leaves behind where there were none.
     """
 
@@ -53,6 +54,7 @@ class Row:
     stopped: tuple[Path, object] = (SUSPENDED, True)
     owned: str = ""
     back: int = 0
+    runtime: Spec | None = None
     restored: Object = dataclasses.field(default_factory=dict)
 
     @property
@@ -65,14 +67,16 @@ class Row:
         return f"{self.kind}-{self.state}"
 
 
-def body(world: RealWorld, row: Row) -> Object:
-    """The object of a row, with pods for a team's nodes."""
+def body(world: RealWorld, row: Row, *, kind: str = "", spec: Spec | None = None) -> Object:
+    """The object of a row, with pods for a team's nodes; or one of another kind with the same name."""
     given = {"nodeSelector": world.labels, "container": {"name": row.container}}
     pod = manifest("Pod", world.team, row.name, given)
     del pod["spec"]["restartPolicy"]
     template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
-    head = {"apiVersion": row.api_version, "kind": row.kind, "metadata": {"name": row.name}}
-    return {**head, "spec": row.spec(template)}
+    labels = {"trainer.kubeflow.org/framework": "torch"}
+    metadata = {"name": row.name, "labels": labels if spec else {}}
+    head = {"apiVersion": row.api_version, "kind": kind or row.kind, "metadata": metadata}
+    return {**head, "spec": (spec or row.spec)(template)}
 
 
 def _ending(template: Template, code: str) -> Template:
@@ -140,6 +144,59 @@ def _kubeflow() -> Iterator[Row]:
                 ended = _training(specs, first, code=code)
                 cleaned = (_CLEANED, "Running")
                 yield row(state.lower(), ended, 1, reached=("conditions", state), stopped=cleaned)
+
+
+def _mpi_jobs() -> Iterator[Row]:
+    """By the operator of their newer version; the names differ from those of the older one."""
+    older = [row for row in _kubeflow() if row.kind == "MPIJob"]
+    for row in older:
+        newer = dataclasses.replace(
+            row, operator="mpi-operator", api_version="kubeflow.org/v2beta1", state=f"v2-{row.state}"
+        )
+        # Its launcher is a Job, which tries again for minutes.
+        fails = _training("mpiReplicaSpecs", "Launcher", code="1", backoffLimit=0)
+        yield dataclasses.replace(newer, spec=fails) if row.state == "failed" else newer
+
+
+def _train_job(**fields: object) -> Spec:
+    return lambda template: {
+        "runtimeRef": {"kind": "TrainingRuntime", "name": template["metadata"]["labels"]["app"]},
+        **fields,
+    }
+
+
+def _runtime(code: str = "") -> Spec:
+    def make(template: Template) -> Object:
+        pods = _ending(template, code) if code else template
+        never = {**pods, "spec": {**pods["spec"], "restartPolicy": "Never"}}
+        metadata = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+        job = {"metadata": metadata, "spec": {"backoffLimit": 0, "template": never}}
+        jobs = {"replicatedJobs": [{"name": "node", "template": job}]}
+        return {"mlPolicy": {"numNodes": 2, "torch": {}}, "template": {"spec": jobs}}
+
+    return make
+
+
+def _train_jobs() -> Iterator[Row]:
+    def row(state: str, spec: Spec, runtime: Spec, pods: int, **expected: Any) -> Row:
+        return Row(
+            "trainer",
+            "trainer.kubeflow.org/v1alpha1",
+            "TrainJob",
+            state,
+            spec,
+            pods,
+            container="node",
+            runtime=runtime,
+            **expected,
+        )
+
+    yield row("running", _train_job(), _runtime(), 2, back=2)
+    yield row("waiting", _train_job(), _unplaced(_runtime()), 0, result="")
+    yield row("suspended", _train_job(suspend=True), _runtime(), 0, result="")
+    for state, code in (("Complete", "0"), ("Failed", "1")):
+        reached = ("conditions", state)
+        yield row(state.lower(), _train_job(), _runtime(code), 0, reached=reached, result="")
 
 
 def _job_set(code: str = "", **fields: object) -> Spec:
@@ -264,5 +321,13 @@ def _leader_worker_sets() -> Iterator[Row]:
 
 
 ROWS: Mapping[str, Row] = {
-    str(row): row for row in (*_kubeflow(), *_job_sets(), *_ray(), *_leader_worker_sets())
+    str(row): row
+    for row in (
+        *_kubeflow(),
+        *_job_sets(),
+        *_ray(),
+        *_leader_worker_sets(),
+        *_mpi_jobs(),
+        *_train_jobs(),
+    )
 }

@@ -18,13 +18,15 @@ from simulator.processes import Server, free_port
 
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 _CONFIGURATIONS = {
-    "jobset": "config.jobset.x-k8s.io/v1alpha1",
-    "lws": "config.lws.x-k8s.io/v1alpha1",
+    "jobset": ("config.jobset.x-k8s.io/v1alpha1", "internalCertManagement"),
+    "lws": ("config.lws.x-k8s.io/v1alpha1", "internalCertManagement"),
+    "trainer": ("config.trainer.kubeflow.org/v1alpha1", "certManagement"),
 }
-"""The API versions of the configuration files; their fields are the same."""
+"""The API versions of the configuration files, and the field for certificates; other fields are the same."""
 _FLAGS = {
     "training-operator": "--health-probe-bind-address={probe} --webhook-server-port={port} "
     "--webhook-cert-dir={certificates}",
+    "mpi-operator": "--health-probe-bind-address={probe}",
     "kuberay": "--health-probe-bind-address={probe} --metrics-addr=0 --enable-leader-election=false",
 }
 
@@ -36,13 +38,16 @@ class Operators:
         self.plane = ControlPlane(directory / "plane", find())
         rows = [program for program in OPERATORS if program.name in names]
         self._programs = find(rows)
+        self.names = tuple(self._programs)
         self._directory = directory
         self._stack = contextlib.ExitStack()
         authority = trustme.CA()
         self._authority = base64.b64encode(authority.cert_pem.bytes()).decode()
         leaf = authority.issue_cert(HOST)
-        (directory / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
-        leaf.private_key_pem.write_to_path(directory / "tls.key")
+        self._certificates = directory / "k8s-webhook-server" / "serving-certs"
+        self._certificates.mkdir(parents=True)
+        (self._certificates / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
+        leaf.private_key_pem.write_to_path(self._certificates / "tls.key")
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -65,31 +70,36 @@ class Operators:
     def _start(self, name: str, port: int) -> None:
         kubeconfig = self._directory / f"{name}.kubeconfig"
         self.plane.write_kubeconfig(kubeconfig, ADMIN)
-        places = {"port": port, "certificates": self._directory}
+        places = {"port": port, "certificates": self._certificates}
 
         def command(probe: int) -> list[str]:
             address = f"{HOST}:{probe}"
             flags = _FLAGS.get(name, "").format(probe=address, **places).split()
             if name in _CONFIGURATIONS:
                 path = self._directory / f"{name}.yaml"
-                path.write_text(yaml.safe_dump(self._configuration(_CONFIGURATIONS[name], address, port)))
+                path.write_text(yaml.safe_dump(self._configuration(name, address, port)))
                 flags.append(f"--config={path}")
             return [str(self._programs[name]), f"--kubeconfig={kubeconfig}", *flags]
 
         log = self.plane.directory / f"{name}.log"
-        server = Server(name, command, ready_path="/readyz", log=log)
+        # Below it they look for the certificates of their webhooks, where no configuration says so.
+        server = Server(name, command, ready_path="/readyz", log=log, env={"TMPDIR": str(self._directory)})
         self._stack.callback(server.stop)
         server.start(timeout_s=START_S)
 
-    def _configuration(self, api_version: str, probe: str, port: int) -> Object:
+    def _configuration(self, name: str, probe: str, port: int) -> Object:
+        api_version, certificates = _CONFIGURATIONS[name]
+        webhook = {"host": HOST, "port": port}
+        if name != "trainer":
+            webhook["certDir"] = str(self._certificates)
         return {
             "apiVersion": api_version,
             "kind": "Configuration",
             "health": {"healthProbeBindAddress": probe},
             "metrics": {"bindAddress": "0"},
-            "webhook": {"host": HOST, "port": port, "certDir": str(self._directory)},
+            "webhook": webhook,
             "leaderElection": {"leaderElect": False},
-            "internalCertManagement": {"enable": False},
+            certificates: {"enable": False},
         }
 
     def _intercept(self, client: KubeClient, name: str, item: Object, port: int) -> None:

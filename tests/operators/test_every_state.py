@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from simulator.controlplane.programs import OPERATORS, missing
 from tests.controlplane.contract.server import Object
 from tests.controlplane.world import RealWorld
+from tests.operators.conftest import SECOND
 from tests.operators.rows import ROWS, Row, body
+from tests.operators.running import Operators
 from tests.rightsizer.kind_cases import value_at
 
 pytestmark = [pytest.mark.operators, pytest.mark.prometheus, pytest.mark.xdist_group("operators")]
@@ -25,10 +28,13 @@ _BUILT = {program.name for program in OPERATORS} - {program.name for program in 
 class _Story:
     """All rows in one namespace, stopped and restored; each test looks at one of them."""
 
-    def __init__(self, world: RealWorld) -> None:
+    def __init__(self, world: RealWorld, operators: Sequence[str]) -> None:
         self.world = world
-        self.rows = [row for row in ROWS.values() if row.operator in _BUILT]
+        self.rows = [row for row in ROWS.values() if row.operator in operators]
         for row in self.rows:
+            if row.runtime:
+                runtime = body(world, row, kind="TrainingRuntime", spec=row.runtime)
+                world.api.create(self._collection(row, "TrainingRuntime"), runtime)
             world.api.create(self._collection(row, row.kind), body(world, row))
         for row in self.rows:
             self._reach(row)
@@ -107,9 +113,23 @@ def _states(obj: Object, path: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def story(world: RealWorld) -> _Story:
-    """What became of all rows."""
-    return _Story(world)
+def first_story(world: RealWorld, operators: Operators) -> _Story:
+    """What became of the rows of most operators."""
+    return _Story(world, operators.names)
+
+
+@pytest.fixture(scope="module")
+def second_story(second_world: RealWorld, second_operators: Operators) -> _Story:
+    """What became of the others."""
+    return _Story(second_world, [name for name in second_operators.names if name in SECOND])
+
+
+@pytest.fixture
+def story(request: pytest.FixtureRequest, name: str) -> _Story:
+    """What became of the rows of one control plane."""
+    is_second = ROWS[name].operator in SECOND
+    found: _Story = request.getfixturevalue("second_story" if is_second else "first_story")
+    return found
 
 
 def _each(results: set[str]) -> pytest.MarkDecorator:
