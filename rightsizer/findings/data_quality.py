@@ -28,7 +28,7 @@ from rightsizer.model import (
     Usage,
 )
 from rightsizer.model.gpu_fractions import gpus_of_node
-from rightsizer.text import count, device, gpus, percent, span
+from rightsizer.text import count, device, gpus, instant, percent, span
 from rightsizer.usage.sample_coverage import slot_length
 
 MIN_SAMPLES = 18
@@ -321,6 +321,20 @@ def _length(samples: int | None, window: datetime.timedelta) -> str:
     return f", {span(slot_length(window, samples))} each"
 
 
+def _half_covered(evidence: Evidence) -> Iterator[str]:
+    """A second signal has to cover the window as activity does: work may only have shown where it is missing."""
+    for pod, devices in evidence.held:
+        for each in devices:
+            agrees = {SecondSignal.POWER: each.draws_power, SecondSignal.TRAFFIC: each.moves_memory}
+            names = {signal: words for _, words, signal in _SECOND_SIGNALS}
+            for signal, share, holes, since in each.usage.lacking:
+                if agrees[signal] is False and (holes or share < evidence.coverage):
+                    yield (
+                        f"pod {pod.ref.name}: {names[signal]} data for {device(each.usage)} cover {share:.0%} of the "
+                        f"last {span(evidence.window)}, from {instant(since)} on; it may have worked before"
+                    )
+
+
 def _unattributed(evidence: Evidence) -> Iterator[str]:
     """A whole GPU has one pod. If series name it for two, one of them may have a GPU without a pod label."""
     candidate = evidence.candidate
@@ -390,6 +404,7 @@ COMPLETENESS_CHECKS: tuple[tuple[FindingName, DataQualityCheck], ...] = (
     (FindingName.STALE_DATA, _stale),
     (FindingName.PARTIAL_DATA, _partial),
     (FindingName.PARTIAL_DATA, _holes),
+    (FindingName.PARTIAL_DATA, _half_covered),
     (FindingName.PARTIAL_DATA, _unattributed),
 )
 """A finding that something is unused requires all of them."""

@@ -29,6 +29,13 @@ class Device:
     instance_profile: str = ""
 
 
+class SecondSignal(enum.StrEnum):
+    """A measurement that must agree with activity before a GPU counts as idle."""
+
+    POWER = "power"
+    TRAFFIC = "traffic"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
     """One device as used by one pod over the window.
@@ -55,6 +62,7 @@ class Usage:
         is_by_board: Whether it has no activity of its own, and its whole board was idle.
         is_held: Whether the kubelet gave it to the pod. Of others, `is_own` tells the pod's part, or it is anybody's.
         is_visited: Whether counters show that a pod works on it which does not hold it.
+        lacking: Second signals with fewer samples than the window holds: their share, holes, and when they begin.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
 
@@ -80,18 +88,12 @@ class Usage:
     is_by_board: bool = False
     is_held: bool = True
     is_visited: bool = False
+    lacking: tuple[tuple[SecondSignal, float, int, datetime.datetime], ...] = ()
 
     @property
     def is_sampled(self) -> bool:
         """Whether samples of the device decide about the pod's use of it, not its own counter alone."""
         return self.is_held or not self.is_own
-
-
-class SecondSignal(enum.StrEnum):
-    """A measurement that must agree with activity before a GPU counts as idle."""
-
-    POWER = "power"
-    TRAFFIC = "traffic"
 
 
 PodKey = tuple[str, str]

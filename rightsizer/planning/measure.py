@@ -132,8 +132,7 @@ def measure(
     more = followup_queries(fleet, first, _criteria_of(evaluator))
     candidates = frozenset(pod for request in more.histories for pod in request.pods)
     usages |= {
-        window: with_higher_peaks(usages[window], signal.sampled(window, at, of=candidates))
-        for window in windows
+        window: with_samples(usages[window], signal.sampled(window, at, of=candidates)) for window in windows
     }
     histories = _histories(signal, more.histories, at)
     for request in more.histories:
@@ -340,20 +339,22 @@ def _with_board_histories(
     return found
 
 
-def with_higher_peaks(usages: Usages, sampled: Usages) -> Usages:
-    """Usage with the higher activity of each device: recorded values never outvote samples."""
+def with_samples(usages: Usages, sampled: Usages) -> Usages:
+    """Usage with the higher activity of each device, as records never outvote samples, and with what signals lack."""
     found = dict(usages)
     for pod, others in sampled.items():
-        known = {usage.device: usage for usage in usages.get(pod, ())}
+        known = {(usage.device.uuid, usage.device.instance): usage for usage in usages.get(pod, ())}
         for other in others:
-            usage = known.setdefault(other.device, other)
+            place = other.device.uuid, other.device.instance
+            usage = dataclasses.replace(known.setdefault(place, other), lacking=other.lacking)
+            known[place] = usage
             if (
                 not usage.is_own
             ):  # else counters separate the pods of the device, which the sampled gauge does not
                 peaks = [peak for peak in (usage.activity_peak, other.activity_peak) if peak is not None]
                 peak = max(peaks, default=None)
                 invalid = tuple(sorted({*usage.invalid, *other.invalid}))
-                known[other.device] = dataclasses.replace(usage, activity_peak=peak, invalid=invalid)
+                known[place] = dataclasses.replace(usage, activity_peak=peak, invalid=invalid)
         found[pod] = tuple(known.values())
     return found
 

@@ -11,7 +11,7 @@ import datetime
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Device, PodKey, Usage, Usages
+from rightsizer.model import Device, PodKey, SecondSignal, Usage, Usages
 from rightsizer.prometheus import promql
 from rightsizer.usage.exporter_counters import (
     MAX_DIFFERENCE,
@@ -77,6 +77,7 @@ class UsageAccumulator:
     invalid: tuple[str, ...] = ()
     is_held: bool = True
     is_visited: bool = False
+    lacking: tuple[tuple[SecondSignal, float, int, datetime.datetime], ...] = ()
 
     def add_invalid(self, name: str) -> None:
         """Note a metric with impossible values."""
@@ -168,19 +169,43 @@ def _counted(pod: PodKey, usage: Usage, counters: Counters) -> Usage:
     )
 
 
-def sampled_peaks(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
-    """Peak activity of these pods by samples, if their usage in the window is that of recorded or kept slots."""
-    form = querier.query_form(window)
-    if not pods or not (form.is_recorded or has_slots(querier, window)):
+def sampled(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
+    """What samples of these pods show beside their usage: second signals that lack some.
+
+    Also the peak activity, if that usage is of recorded or kept slots.
+    """
+    if not pods:
         return {}
     usage: UsageByDevice = {}
-    answered = querier.answered(window)
+    form, answered = querier.query_form(window), querier.answered(window)
     shards = querier.pod_shards(
         sorted(pods), querier.max_series(RAW, window), pod_labels=answered.pod_labels if answered else None
     )
-    for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,), shards):
-        query.add_to(usage, _only(pods, values))
+    if form.is_recorded or has_slots(querier, window):
+        for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,), shards):
+            query.add_to(usage, _only(pods, values))
+    for signal in SecondSignal:
+        source = dataclasses.replace(querier.source, presence=MetricKind(signal))
+        counted = SampleCounts.of(
+            dataclasses.replace(querier, source=source, tables=None), RAW, shards, window
+        )
+        _add_lacking(usage, counted, signal, pods)
     return _by_pod(usage, {})
+
+
+def _add_lacking(
+    usage: UsageByDevice, counted: SampleCounts, signal: SecondSignal, pods: Collection[PodKey]
+) -> None:
+    """Add of each use how much of the window the signal covers, if not all of it, and from when on."""
+    coverage, began = coverage_by_use(counted, counted.window), dict[UseKey, int]()
+    for labels, row in counted.series:
+        key, begin = labels.key, next((cell for cell, count in enumerate(row) if count), len(row))
+        if key in coverage and key[:2] in pods and (coverage[key].gaps or coverage[key].share < 1):
+            _entry(usage, labels)
+            began[key] = min(begin, began.get(key, begin))
+    for key, begin in began.items():
+        since = counted.querier.at - (counted.cells(counted.window) - begin) * counted.cell
+        usage[key].lacking += ((signal, coverage[key].share, coverage[key].gaps, since),)
 
 
 def recent_peaks(querier: SourceQuerier) -> Usages:
@@ -513,4 +538,5 @@ def _usage(entry: UsageAccumulator, coverage: Coverage) -> Usage:
         entry.disputed,
         is_held=entry.is_held,
         is_visited=entry.is_visited,
+        lacking=entry.lacking,
     )

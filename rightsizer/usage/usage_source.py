@@ -36,7 +36,7 @@ from rightsizer.usage.activity_history import (
 from rightsizer.usage.device_usage import (
     peak_activity,
     recent_peaks,
-    sampled_peaks,
+    sampled,
     usages_of_devices,
     window_usages,
 )
@@ -109,8 +109,8 @@ class PrometheusUsage:
         return found
 
     def sampled(self, window: datetime.timedelta, at: datetime.datetime, *, of: Collection[PodKey]) -> Usages:
-        """The peak activity of these pods by samples, if `usages` read recorded series; else nothing."""
-        return sampled_peaks(self._query(at), window, of)
+        """Second signals of these pods that lack samples, and their peak activity if `usages` read recorded series."""
+        return sampled(self._query(at), window, of)
 
     def recent(self, at: datetime.datetime) -> Usages:
         """The peaks of the last minutes, and nothing else."""

@@ -172,6 +172,7 @@ PROFILES: Mapping[str, Profile | None] = {
     "idle-without-power": Profile(
         _only("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL", "DCGM_FI_DEV_FB_USED")
     ),
+    "power-of-the-last-hour": Profile(lambda count: {**IDLE(count), "DCGM_FI_DEV_POWER_USAGE": [118.0] * 60}),
     "stopped-counters": Profile(_counted(93, 0.0003)),
     "mig": Profile(_only("DCGM_FI_DEV_FB_USED"), labels={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}),
     "board-empty": Profile(_board(0, 55)),
@@ -281,7 +282,7 @@ def _series(profile: Profile, labels: Mapping[str, str]) -> Iterator[Series]:
     for begin, end, every in profile.parts:
         part = seconds[int(len(seconds) * begin) : int(len(seconds) * end) : every]
         for metric, values in profile.values(len(part)).items():
-            yield Series({"__name__": metric, **labels}, part, values)
+            yield Series({"__name__": metric, **labels}, part[-len(values) :], values)
 
 
 def priority_class(name: str, value: int, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rightsizer.model import (
     NodeCoverage,
     ObjectRef,
     Pod,
+    SecondSignal,
     Usage,
     Usages,
     Verdict,
@@ -67,6 +68,13 @@ RESUMED = "gpu-rightsizer.io/resumed-at"
 
 def _one(usage: Usage) -> tuple[Workload, Usages]:
     return workload(HEALTHY), usages((HEALTHY, (usage,)))
+
+
+POWER, TRAFFIC = SecondSignal
+
+
+def _lacking(signal: SecondSignal, share: float, holes: int = 0) -> Usage:
+    return idle_usage(lacking=((signal, share, holes, AT),))
 
 
 CASES = {
@@ -133,6 +141,15 @@ CASES = {
         Verdict.UNKNOWN,
     ),
     "a-hole-in-the-window": (*_one(idle_usage(holes=1)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
+    "power-of-an-hour": (*_one(_lacking(POWER, 0.04)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
+    "power-with-a-hole": (*_one(_lacking(POWER, 0.99, 1)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
+    "power-of-nearly-all": (*_one(_lacking(POWER, 0.95)), FindingName.IDLE, Verdict.ACT),
+    "traffic-of-an-hour": (*_one(_lacking(TRAFFIC, 0.04)), FindingName.PARTIAL_DATA, Verdict.UNKNOWN),
+    "traffic-that-is-no-signal": (
+        *_one(dataclasses.replace(_lacking(TRAFFIC, 0.04), traffic_peak=None)),
+        FindingName.IDLE,
+        Verdict.ACT,
+    ),
     "busy-beside-a-hole": (*_one(busy_usage(holes=1)), FindingName.BUSY, Verdict.KEEP),
     "ran-between-the-samples": (*_one(idle_usage(busy_s=30.0)), FindingName.UNDERUTILIZED, Verdict.KEEP),
     "counters-that-hardly-moved": (*_one(idle_usage(busy_s=20.0)), FindingName.IDLE, Verdict.ACT),

@@ -25,7 +25,7 @@ import pytest
 from rightsizer.evidence import slot_table
 from rightsizer.evidence.slot_table import SLOT, KeptTables
 from rightsizer.model import History, PodKey, Slot, Usage, Usages
-from rightsizer.planning.measure import with_higher_peaks
+from rightsizer.planning.measure import with_samples
 from rightsizer.usage.exporter_counters import POD_BUSY, SLACK_S
 from rightsizer.usage.recording_rules import RecordingRules
 from rightsizer.usage.source_metrics import DCGM, DCGM_49, MetricKind
@@ -573,7 +573,7 @@ class _Comparison:
         """No peak is lower than the highest sample, however late that came."""
         at = self.ats[cycle]
         pods = [pod for space in self.fleet.histories for pod in self.fleet.pods(space)]
-        found = with_higher_peaks(usages, signal.sampled(DAY, at, of=pods))
+        found = with_samples(usages, signal.sampled(DAY, at, of=pods))
         for space in self.fleet.histories:
             now = self.fleet.now(space, cycle)
             reference = Reference(now, at.timestamp(), DAY.total_seconds(), now, at.timestamp())

@@ -17,7 +17,7 @@ import yaml
 
 from rightsizer.config import PrometheusSettings
 from rightsizer.model import Slot, Usage, Usages
-from rightsizer.planning.measure import with_higher_peaks
+from rightsizer.planning.measure import with_samples
 from rightsizer.prometheus.query_api import Prometheus as Client
 from rightsizer.usage import recording_rules
 from rightsizer.usage.querier import RecordedWindows
@@ -294,7 +294,7 @@ def test_usages_forged_records_never_outvote_samples(metrics: Metrics) -> None:
     assert recorded[pod][0].activity_peak == 0
     sampled = signal.sampled(DAY, metrics.at, of=[pod])
     assert sampled.keys() == {pod}
-    (usage,) = with_higher_peaks(recorded, sampled)[pod]
+    (usage,) = with_samples(recorded, sampled)[pod]
     assert usage.activity_peak == near(0.8)
     assert usage.coverage == recorded[pod][0].coverage
 

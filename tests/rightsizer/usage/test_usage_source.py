@@ -9,7 +9,7 @@ import pytest
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.stuck import is_dark
 from rightsizer.kube.pod_names import PodNames
-from rightsizer.model import AddressTable, BoardLevel, Slot, Whereabouts
+from rightsizer.model import AddressTable, BoardLevel, SecondSignal, Slot, Whereabouts
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import METRICS
 from rightsizer.usage.node_coverage import SHARES
@@ -287,3 +287,21 @@ def test_series_of_any_value_ends_no_question(
     signal.devices(DAY, at, nodes={"GPU-a-bad": "n1", "GPU-a-good": "n1"})
     signal.device_histories({"GPU-a-bad": "n1", "GPU-a-good": "n1"}, DAY, at, threshold=0.01)
     signal.boards(DAY, at, nodes={"GPU-a-bad": "n1"}, models=[])
+
+
+@pytest.mark.covers("P13")
+@pytest.mark.parametrize("signal", SecondSignal)
+def test_sampled_tells_which_second_signals_lack_samples(metrics: Metrics, signal: SecondSignal) -> None:
+    """From when on they cover the window, and how much of it; not of those that cover all, nor of those without any."""
+    name = {SecondSignal.POWER: POWER, SecondSignal.TRAFFIC: COPY}[signal]
+    metrics.write(idle(), pod="whole")
+    rest = {one: value for one, value in idle().items() if one != name}
+    for pod in ("late", "none"):
+        metrics.write(rest, pod=pod)
+    metrics.write({name: idle()[name]}, pod="late", since=HOUR)
+    pods = {(metrics.space, pod) for pod in ("whole", "late", "none")}
+    asked = metrics.signal()
+    asked.usages(DAY, metrics.at)
+    ((_, (usage,)),) = asked.sampled(DAY, metrics.at, of=pods).items()
+    assert usage.device.uuid == "GPU-late"
+    assert usage.lacking == ((signal, near(1 / 24, rel=0.1), 23 * 3, metrics.at - HOUR),)
