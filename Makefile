@@ -100,12 +100,13 @@ test-aws: setup build/aws ## the tests that need the extra aws, with its own ver
 	@PYTHONPATH=build/aws $(BIN)/python -m pytest -q -n 0 tests/rightsizer/prometheus/test_credentials.py
 
 .PHONY: check
-check: setup ## format, lint, import contracts, types, prose and ceilings
+check: setup ## format, lint, import contracts, types, prose, words and ceilings
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/mypy $(wildcard $(SOURCES))
 	@$(BIN)/python -m scripts.prose
+	@$(BIN)/python -m scripts.words
 	@$(BIN)/python -m scripts.ceilings
 
 TSC := node_modules/.bin/tsc --strict --skipLibCheck --module nodenext --moduleResolution nodenext --target es2022

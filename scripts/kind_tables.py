@@ -101,7 +101,7 @@ def _stop(stop: Stop) -> str:
 
 def _replicas(row: Kind) -> str:
     if row.groups is not None:
-        field = f"`{shown((*row.groups.each, 'replicas'))}`"
+        field = f"`{shown((*row.groups.pattern, 'replicas'))}`"
     elif row.replicas is not None:
         field = f"`{shown(row.replicas.path)}`"
     else:

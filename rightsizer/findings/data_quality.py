@@ -324,13 +324,13 @@ def _length(samples: int | None, window: datetime.timedelta) -> str:
 def _half_covered(evidence: Evidence) -> Iterator[str]:
     """A second signal has to cover the window as activity does: work may only have shown where it is missing."""
     for pod, devices in evidence.held:
-        for each in devices:
-            agrees = {SecondSignal.POWER: each.draws_power, SecondSignal.TRAFFIC: each.moves_memory}
+        for held in devices:
+            agrees = {SecondSignal.POWER: held.draws_power, SecondSignal.TRAFFIC: held.moves_memory}
             names = {signal: words for _, words, signal in _SECOND_SIGNALS}
-            for signal, share, holes, since in each.usage.lacking:
+            for signal, share, holes, since in held.usage.lacking:
                 if agrees[signal] is False and (holes or share < evidence.coverage):
                     yield (
-                        f"pod {pod.ref.name}: {names[signal]} data for {device(each.usage)} cover {share:.0%} of the "
+                        f"pod {pod.ref.name}: {names[signal]} data for {device(held.usage)} cover {share:.0%} of the "
                         f"last {span(evidence.window)}, from {instant(since)} on; it may have worked before"
                     )
 

@@ -68,7 +68,7 @@ def _training(kind: str, members: str) -> Kind:
 
 
 _WORKERS = WorkerGroups(
-    each=("spec", "workerGroupSpecs", GROUP),
+    pattern=("spec", "workerGroupSpecs", GROUP),
     label="ray.io/group",
     hosts=("numOfHosts",),
     replica="ray.io/worker-group-replica-name",  # as a rule from KubeRay 1.6 on

@@ -176,7 +176,7 @@ def group_edits(
 ) -> list[Edit]:
     """Scale down each group with idle workers, and name these if that is possible, so that only they are deleted."""
     found: list[Edit] = []
-    for place in places(obj, groups.each):
+    for place in places(obj, groups.pattern):
         name = group_name(place)
         own = [pod for pod in pods if pod.labels.get(groups.label) == name]
         going = sorted(pod.ref.name for pod in own if pod.ref.name in proposal.pods)
@@ -211,7 +211,7 @@ def group_growth(groups: WorkerGroups, obj: Mapping[str, Any], proposal: Proposa
     found: list[Edit] = []
     for lowered in lowered_replicas(annotations):
         place = lowered.path[:-1]
-        if not matches(place, groups.each):
+        if not matches(place, groups.pattern):
             continue
         if proposal.role == group_name(place):
             found.append(edit_of(obj, lowered.path, proposal.replicas))

@@ -115,7 +115,7 @@ class WorkerGroups:
     """Groups of workers that are scaled separately.
 
     Attributes:
-        each: Pattern of the groups in the object.
+        pattern: Path of the groups in the object.
         label: A pod's label with the name of its group.
         hosts: The field of a group with the number of pods per replica, by default one.
         replica: A pod's label with the name of its replica.
@@ -124,7 +124,7 @@ class WorkerGroups:
         newest: A label, with the hash of their template, of pods of which the newest go first; else it is unknown.
     """
 
-    each: Path
+    pattern: Path
     label: str
     hosts: Path
     replica: str
@@ -134,11 +134,11 @@ class WorkerGroups:
 
     def fields(self) -> Iterator[Field]:
         """The fields that may change in a group."""
-        yield Field((*self.each, "replicas"), Value.COUNT)
+        yield Field((*self.pattern, "replicas"), Value.COUNT)
         if self.least:
-            yield Field((*self.each, *self.least), Value.COUNT)
+            yield Field((*self.pattern, *self.least), Value.COUNT)
         if self.going:
-            yield Field((*self.each, *self.going), Value.NAMES)
+            yield Field((*self.pattern, *self.going), Value.NAMES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

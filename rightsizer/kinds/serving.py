@@ -62,7 +62,7 @@ _DYNAMO_LEFT = (
     BlockingField(("spec", "experimental", "componentGroups"), SET),
 )
 _COMPONENTS = WorkerGroups(
-    each=_SERVICE,
+    pattern=_SERVICE,
     label="nvidia.com/dynamo-component",
     hosts=("multinode", "nodeCount"),
     replica="grove.io/podcliquescalinggroup-replica-index",  # the highest go first; without Grove: advice only
