@@ -196,7 +196,7 @@ def _choice(
 
 
 def _applied(policy: Policy, choices: Sequence[HeadroomChoice]) -> Policy:
-    parts: Mapping[str, TooManyReplicas] = {one.rule: one.part for one in choices}
+    parts: Mapping[str, TooManyReplicas] = {choice.rule: choice.part for choice in choices}
     rules = tuple(_with(rule, parts.get(rule.name)) for rule in policy.rules)
     defaults = policy.defaults.model_copy(update={"tooManyReplicas": parts[""]})
     return policy.model_copy(update={"defaults": defaults, "rules": rules})

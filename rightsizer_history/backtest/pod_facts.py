@@ -165,7 +165,7 @@ class _Facts:
                     passing[pod].append(count)
                 else:
                     lasting[pod] += count
-        amounts = {pod: [one for one in (lasting[pod], *passing[pod]) if one] for pod in pods}
+        amounts = {pod: [amount for amount in (lasting[pod], *passing[pod]) if amount] for pod in pods}
         disputed = {pod for pod, *_ in _empty(requests) | _empty(of_init)}
         return {pod: found[0] for pod, found in amounts.items() if len(found) == 1 and pod not in disputed}
 
@@ -189,8 +189,8 @@ class _Facts:
         """The controller of each object of a kind, by namespace, kind and name."""
         return self._told(
             metric,
-            lambda one: (first(one.labels, _LABELS.namespace), kind, one.labels.get(label, "")),
-            lambda one: (one.labels.get("owner_kind", ""), one.labels.get("owner_name", "")),
+            lambda sample: (first(sample.labels, _LABELS.namespace), kind, sample.labels.get(label, "")),
+            lambda sample: (sample.labels.get("owner_kind", ""), sample.labels.get("owner_name", "")),
             "owner_is_controller='true'",
             names=(label,),
         )
@@ -202,8 +202,7 @@ class _Facts:
         key: Callable[[Sample], K | None],
         value: Callable[[Sample], V | None],
     ) -> dict[K, Sequence[V]]:
-        """The facts of these pods."""
-        return self._told(metric, lambda one: key(one) if _pod(one) in pods else None, value)
+        return self._told(metric, lambda sample: key(sample) if _pod(sample) in pods else None, value)
 
     def _told(
         self,
@@ -224,7 +223,7 @@ class _Facts:
         spans = self._spans(metric, matchers, series, names)
         return {
             about: _undisputed(
-                [(told, _target(one), spans.get(_series(one), _ALWAYS)) for told, one in pairs]
+                [(told, _target(sample), spans.get(_series(sample), _ALWAYS)) for told, sample in pairs]
             )
             if about in contested
             else [pairs[0][0]]
@@ -246,12 +245,12 @@ class _Facts:
                 times = f"timestamp({promql.selector(metric, every)})"
                 begins, ends = (
                     {
-                        _series(one): one.value
-                        for one in self._ask(promql.over(f"{extreme}_over_time", times, CHUNK, _GRAIN))
+                        _series(sample): sample.value
+                        for sample in self._ask(promql.over(f"{extreme}_over_time", times, CHUNK, _GRAIN))
                     }
                     for extreme in ("min", "max")
                 )
-                found |= {each: (begin, ends.get(each, math.inf)) for each, begin in begins.items()}
+                found |= {labels: (begin, ends.get(labels, math.inf)) for labels, begin in begins.items()}
         return found
 
     def _query(self, metric: str, *matchers: str) -> list[Sample]:
@@ -271,7 +270,7 @@ def _undisputed(told: Sequence[tuple[V, tuple[str, str], _Span]]) -> Sequence[V]
         for value, _, (begin, end) in told
         for _, other, (first_at, last_at) in told
     )
-    latest = sorted(told, key=lambda one: (one[2][1], one[2][0]), reverse=True)
+    latest = sorted(told, key=lambda entry: (entry[2][1], entry[2][0]), reverse=True)
     return [] if is_disputed else list(dict.fromkeys(value for value, *_ in latest))
 
 

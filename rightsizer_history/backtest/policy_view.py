@@ -72,8 +72,8 @@ class SeenWorkload:
     @property
     def history(self) -> tuple[datetime.timedelta, float]:
         """Length of the history to read, and the utilization above which it is busy."""
-        idle = [each.idle for each in self.effective.judged_by]
-        return max(one.history for one in idle), min(one.maxUtilizationPercent for one in idle)
+        idle = [criteria.idle for criteria in self.effective.judged_by]
+        return max(part.history for part in idle), min(part.maxUtilizationPercent for part in idle)
 
     def outlook(self, step: int) -> Outlook:
         """Findings that are possible at the beginning of a step."""
@@ -156,25 +156,25 @@ class PolicyView:
         """Fleet of these workloads, with changes of all."""
         return Fleet(workloads, self.recording.nodes, {}, changes=changes, minor=MINOR)
 
-    def of(self, one: Standing) -> SeenWorkload:
+    def of(self, state: Standing) -> SeenWorkload:
         """A workload in its present state."""
-        key = (one.pods, one.since, one.gpus, one.annotations, one.changes, one.came_back_after)
-        known = self._known.get(one.group.ref)
-        if known is None or known.key != key or known.standing is not one:
-            known = self._known[one.group.ref] = self._seen(one, key, known)
+        key = (state.pods, state.since, state.gpus, state.annotations, state.changes, state.came_back_after)
+        known = self._known.get(state.group.ref)
+        if known is None or known.key != key or known.standing is not state:
+            known = self._known[state.group.ref] = self._seen(state, key, known)
         return known
 
-    def _seen(self, one: Standing, key: tuple[object, ...], before: SeenWorkload | None) -> SeenWorkload:
-        workload = present_workload(one, one.pods, self.recording)
+    def _seen(self, state: Standing, key: tuple[object, ...], before: SeenWorkload | None) -> SeenWorkload:
+        workload = present_workload(state, state.pods, self.recording)
         effective = self._evaluator.evaluate(workload)
-        windows = frozenset(window for each in effective.judged_by for window in each.wide_windows)
-        cards = frozenset(_card(track) for member in one.pods for track in member.tracks if track.is_held)
-        is_own, same = one.group.ref in self._own, before is not None and before.key[:3] == key[:3]
+        windows = frozenset(window for criteria in effective.judged_by for window in criteria.wide_windows)
+        cards = frozenset(_card(track) for member in state.pods for track in member.tracks if track.is_held)
+        is_own, same = state.group.ref in self._own, before is not None and before.key[:3] == key[:3]
         if before is not None and same and before.effective.judged_by == effective.judged_by:
             return dataclasses.replace(
                 before,
                 key=key,
-                standing=one,
+                standing=state,
                 workload=workload,
                 effective=effective,
                 waits=None,
@@ -184,8 +184,8 @@ class PolicyView:
         screen = Screen(
             effective.judged_by, enforced, self.recording.grid, self._longest, is_compared=self._is_compared
         )
-        outlooks = screen.outlooks(one.pods, one.since) if is_own else None
-        return SeenWorkload(key, one, workload, effective, windows, cards, outlooks)
+        outlooks = screen.outlooks(state.pods, state.since) if is_own else None
+        return SeenWorkload(key, state, workload, effective, windows, cards, outlooks)
 
     def chosen(
         self, present: Mapping[ObjectRef, SeenWorkload], step: int, widest: datetime.timedelta
@@ -243,7 +243,7 @@ class PolicyView:
     ) -> Movements | None:
         """Movements of a device of a model that show that its gauges are signals; None if none does."""
         last = present.get(self._witnesses[card]) if card in self._witnesses else None
-        for known in itertools.chain([last] if last else [], (one for one in own if card in one.cards)):
+        for known in itertools.chain([last] if last else [], (other for other in own if card in other.cards)):
             usages = recorded_signal(self.recording.grid, [known]).usages(widest, at).values()
             for key, moved in second_signals.movements(itertools.chain(*usages)).items():
                 is_moving = {"traffic": moved.traffic_moved, "power_peak": moved.power_moved}

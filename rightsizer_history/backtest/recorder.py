@@ -74,18 +74,17 @@ class Recorder:
         sharers: dict[DeviceKey, list[Track]] = collections.defaultdict(list)
         for use, (_, track) in kept.items():
             sharers[use[2:]].append(track)
-        for one in sharers.values():
-            if not any(_sum(track.moving) for track in one) and any(_sum(track.busy) for track in one):
-                for track in one:  # its driver does not measure it
+        for tracks in sharers.values():
+            if not any(_sum(track.moving) for track in tracks) and any(_sum(track.busy) for track in tracks):
+                for track in tracks:  # its driver does not measure it
                     track.moving = missing(len(track.moving))
         for use, (job, track) in kept.items():
             track.expected = usual[job]
-            held = [
-                one for one in sharers[use[2:]] if any(count not in {0, MISSING} for count in one.samples)
-            ]
+            users = sharers[use[2:]]
+            held = [user for user in users if any(count not in {0, MISSING} for count in user.samples)]
             track.holders = _at_once(track, held) if track in held else 0
             has_counters = any(busy != MISSING for busy in track.busy)
-            is_visited = len(held) < len(sharers[use[2:]])
+            is_visited = len(held) < len(users)
             track.is_own = has_counters and (track.holders > 1 or is_visited)
             part = mig_part(f"mig-{track.device.instance_profile}", track.device.model)
             track.gpus = (1.0 if part is None else part) / track.holders if track.is_held else 0.0
@@ -99,7 +98,7 @@ def _sum(values: Column) -> int:
 def _at_once(track: Track, sharers: Sequence[Track]) -> int:
     """Number of pods that held the device in the middle of its time."""
     middle = (track.first + track.end) // 2
-    return max(1, sum(one.first <= middle < one.end for one in sharers))
+    return max(1, sum(other.first <= middle < other.end for other in sharers))
 
 
 def _usual(counts: collections.Counter[int]) -> int:

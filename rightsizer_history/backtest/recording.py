@@ -242,7 +242,7 @@ class Group:
 
     def present(self, step: int) -> tuple[Member, ...]:
         """Pods at the beginning of a step: those with samples before and from then on."""
-        return tuple(one for one in self.members if one.first < step <= one.end)
+        return tuple(member for member in self.members if member.first < step <= member.end)
 
     @functools.cached_property
     def works(self) -> bytes:

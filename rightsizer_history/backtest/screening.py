@@ -76,31 +76,33 @@ class Screen:
 
     def outlooks(self, members: Sequence[Member], since: int) -> Outlooks:
         """Outlooks of a workload with these pods; what was before `since` was others'."""
-        first, end = max(since, min(one.first for one in members)), max(one.end for one in members)
-        pods = [_PodColumns(one, first, end, self.grid) for one in members]
+        first = max(since, min(member.first for member in members))
+        end = max(member.end for member in members)
+        pods = [_PodColumns(member, first, end, self.grid) for member in members]
         devices = [device for pod in pods for device in pod.devices]
-        are_plain = [one.track.is_held and not one.track.is_own and one.track.device.model for one in devices]
+        are_plain = [gpu.track.is_held and not gpu.track.is_own and gpu.track.device.model for gpu in devices]
         if not (devices and all(are_plain)):
             return Outlooks((first,), (Outlook(idle=True, other=True, evidence=None),))
         nothing = np.zeros(end - first + 1, bool)
         idle = rests = spare = unclear = nothing
         rows: list[Flags] = []
-        for each in self.criteria:
-            percent = each.idle.maxUtilizationPercent
-            short = self.grid.steps_in(each.idle.short_window)
-            is_idle = ~_any(one.count(one.active > percent, short) for one in devices)
+        for criteria in self.criteria:
+            percent = criteria.idle.maxUtilizationPercent
+            short = self.grid.steps_in(criteria.idle.short_window)
+            is_idle = ~_any(gpu.count(gpu.active > percent, short) for gpu in devices)
             # No notice is given earlier, unless no process holds memory.
-            reach = min(each.idle.noticeAfter, each.idle.history).total_seconds()
-            least = max(short, int(min(each.idle.shortest_s / 2, reach) / self.grid.step_s) - 2)
-            is_short = _any(one.count(one.active > percent + _ROUNDING, least) for one in devices)
-            has_memory = _any(one.has_memory(each.idle.maxEmptyMemoryMiB, short) for one in devices)
+            reach = min(criteria.idle.noticeAfter, criteria.idle.history).total_seconds()
+            least = max(short, int(min(criteria.idle.shortest_s / 2, reach) / self.grid.step_s) - 2)
+            is_short = _any(gpu.count(gpu.active > percent + _ROUNDING, least) for gpu in devices)
+            has_memory = _any(gpu.has_memory(criteria.idle.maxEmptyMemoryMiB, short) for gpu in devices)
             idle, rests = idle | is_idle, rests | (is_idle & ~(is_short & has_memory))
             parts: list[tuple[datetime.timedelta, Judging, float]] = [
-                (window, each.idle, percent) for window in {each.idle.window, each.idle.short_window}
+                (window, criteria.idle, percent)
+                for window in {criteria.idle.window, criteria.idle.short_window}
             ]
-            if any(one.devices > 1 for one in members):
-                many, percent = each.tooManyGpus, each.tooManyGpus.maxUtilizationPercent
-                longer = max(many.window, each.idle.window)
+            if any(member.devices > 1 for member in members):
+                many, percent = criteria.tooManyGpus, criteria.tooManyGpus.maxUtilizationPercent
+                longer = max(many.window, criteria.idle.window)
                 parts += [(window, many, percent) for window in {many.window, longer}]
                 spare = spare | ~_any(pod.uses_all(percent, self.grid.steps_in(longer)) for pod in pods)
                 unclear = unclear | _any(~pod.is_old(longer) for pod in pods)
@@ -109,15 +111,16 @@ class Screen:
                     is_old = pod.is_old(window + part.grace)
                     rows.append(is_old)
                     for device in pod.devices:
-                        found, is_open = device.evidence(window, part.minCoverage, percent, each.idle)
+                        found, is_open = device.evidence(window, part.minCoverage, percent, criteria.idle)
                         rows += found
                         unclear = unclear | (is_open & is_old)
-        widest = max(self.grid.steps_in(window) for each in self.criteria for window in each.wide_windows)
+        windows = (window for criteria in self.criteria for window in criteria.wide_windows)
+        widest = max(map(self.grid.steps_in, windows))
         longest = self.grid.steps_in(self.longest)
         tells = idle | spare
-        unclear = (unclear | _any(one.may_lack_signals(widest, longest) for one in devices)) & tells
+        unclear = (unclear | _any(gpu.may_lack_signals(widest, longest) for gpu in devices)) & tells
         if self.is_compared:
-            unclear = unclear | _any(one.count(one.active > 0, widest) == 0 for one in devices)
+            unclear = unclear | _any(gpu.count(gpu.active > 0, widest) == 0 for gpu in devices)
         acts = rests if {FindingName.IDLE, FindingName.FINISHED} & set(self.enforced) else nothing
         other = _any((nothing, *self._others(pods, spare)))
         return _runs(first, (acts, other, tells, unclear), rows)
@@ -127,12 +130,13 @@ class Screen:
         devices = [device for pod in pods for device in pod.devices]
         if FindingName.TOO_MANY_GPUS in self.enforced:
             yield spare
-        for each in self.criteria:
+        for criteria in self.criteria:
             if FindingName.STUCK in self.enforced:
-                limit, steps = each.idle.maxMemoryTrafficPercent, self.grid.steps_in(each.stuck.window)
-                yield ~_any(one.count(one.moved > limit, steps) for one in devices)
+                limit = criteria.idle.maxMemoryTrafficPercent
+                steps = self.grid.steps_in(criteria.stuck.window)
+                yield ~_any(gpu.count(gpu.moved > limit, steps) for gpu in devices)
             if FindingName.TOO_MANY_REPLICAS in self.enforced and len(pods) > 1:
-                yield self._may_shrink(pods, each.tooManyReplicas)
+                yield self._may_shrink(pods, criteria.tooManyReplicas)
 
     def _may_shrink(self, pods: Sequence["_PodColumns"], part: TooManyReplicas) -> Flags:
         """Whether enough would be removed: all but the replicas of the busiest step, and headroom."""
@@ -159,13 +163,13 @@ class _PodColumns:
 
     def uses_all(self, percent: float, steps: int) -> Flags:
         """Whether as many devices as it holds were active in the last steps."""
-        active = [one.count(one.active > percent, steps) > 0 for one in self.devices]
+        active = [device.count(device.active > percent, steps) > 0 for device in self.devices]
         enough: Flags = np.sum(active, axis=0) >= self._member.devices
         return enough
 
     def works(self, threshold: float) -> Flags:
         """Activity of any device in each step."""
-        rows = [one.aligned(np.frombuffer(one.track.states(threshold), np.uint8), 0) for one in self.devices]
+        rows = [gpu.aligned(np.frombuffer(gpu.track.states(threshold), np.uint8), 0) for gpu in self.devices]
         return _any(row == Slot.BUSY for row in rows)
 
 

@@ -41,10 +41,10 @@ def workload_of(group: Group, recording: Recording) -> Workload:
     return present_workload(Standing(group), group.members, recording)
 
 
-def present_workload(one: Standing, members: Sequence[Member], recording: Recording) -> Workload:
+def present_workload(standing: Standing, members: Sequence[Member], recording: Recording) -> Workload:
     """Workload as the API server would have told of it; what it held beyond GPUs is not recorded."""
-    pods = tuple(_pod(member, one, recording) for member in members)
-    ref = one.group.ref
+    pods = tuple(_pod(member, standing, recording) for member in members)
+    ref = standing.group.ref
     return Workload(
         ref=ref,
         generation=1,
@@ -52,13 +52,13 @@ def present_workload(one: Standing, members: Sequence[Member], recording: Record
         pods=pods,
         size=len(pods) if ref.kind in _SIZED else None,
         labels=pods[0].labels if pods else {},
-        annotations=one.annotations,
+        annotations=standing.annotations,
         namespace_annotations={},
         budgets={},
-        created=recording.grid.time(one.group.first),
-        past=one.changes,
-        came_back_after=one.came_back_after,
-        spec=_spec(one.group),
+        created=recording.grid.time(standing.group.first),
+        past=standing.changes,
+        came_back_after=standing.came_back_after,
+        spec=_spec(standing.group),
     )
 
 
@@ -68,9 +68,9 @@ def _spec(group: Group) -> bytes:
     return msgspec.json.encode({"recorded": [{"image": image} for image in images]}) if images else b""
 
 
-def _pod(member: Member, one: Standing, recording: Recording) -> Pod:
-    began = recording.grid.time(max(member.first, one.since))
-    gpus = member.devices if one.gpus is None else min(one.gpus, member.devices)
+def _pod(member: Member, standing: Standing, recording: Recording) -> Pod:
+    began = recording.grid.time(max(member.first, standing.since))
+    gpus = member.devices if standing.gpus is None else min(standing.gpus, member.devices)
     return Pod(
         ref=ObjectRef("v1", "Pod", *member.key),
         node=member.place,

@@ -92,11 +92,11 @@ class Summary:
 def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Summary:
     """The sums and their intervals."""
     accounts = replayed.accounts
-    changes = [one for account in accounts for one in account.changes]
+    changes = [change for account in accounts for change in account.changes]
     stops = list(_stops(changes))
-    resizes = [one for one in changes if one.action not in STOPS]
+    resizes = [change for change in changes if change.action not in STOPS]
     hurt = _hurt(changes)
-    returns = [one.needed_after_s or 0.0 for one in hurt if one.action in STOPS]
+    returns = [change.needed_after_s or 0.0 for change in hurt if change.action in STOPS]
     places = range(len(accounts))
     samples = [draw.choices(places, k=len(accounts)) for _ in range(RESAMPLES if accounts else 0)]
 
@@ -104,45 +104,43 @@ def summarize(replayed: Replayed, draw: random.Random, price_of: PriceOf) -> Sum
         values = [of(account) for account in accounts]
         return _interval(sum(values), (sum(values[place] for place in sample) for sample in samples))
 
-    priced = [one for one in accounts if price_of(one.model) is not None]
+    priced = [account for account in accounts if price_of(account.model) is not None]
     return Summary(
         judge=replayed.judge,
         held=sum(account.held for account in accounts),
         used=sum(account.used for account in accounts),
         unseen=sum(account.unseen for account in accounts),
-        freed=interval(lambda one: one.freed),
-        saved=interval(lambda one: _saved(one, price_of)) if priced else None,
-        restarts=interval(lambda one: one.restarts),
-        stops=interval(lambda one: len(list(_stops(one.changes)))),
+        freed=interval(lambda account: account.freed),
+        saved=interval(lambda account: _saved(account, price_of)) if priced else None,
+        restarts=interval(lambda account: account.restarts),
+        stops=interval(lambda account: len(list(_stops(account.changes)))),
         returned=_of_trials(interval(_returned), len(stops)),
-        open_stops=sum(one.needed_after_s is None and one.watched_s < WATCHED_S for one in stops),
-        at_work=sum(one.was_at_work for one in changes),
+        open_stops=sum(change.needed_after_s is None and change.watched_s < WATCHED_S for change in stops),
+        at_work=sum(change.was_at_work for change in changes),
         delayed_h=len(returns) * replayed.restart_s / 3600,
         replica_hours=sum(account.replica_s for account in accounts) / 3600,
         short=_short(accounts, draw),
         resizes=len(resizes),
-        resizes_needed=sum(one.needed_after_s is not None for one in resizes),
+        resizes_needed=sum(change.needed_after_s is not None for change in resizes),
         notices=sum(account.notices for account in accounts),
         median_return_h=returns[len(returns) // 2] / 3600 if returns else None,
         groups=_groups(replayed),
-        changes=sorted(changes, key=lambda one: (one.at, str(one.ref))),
+        changes=sorted(changes, key=lambda change: (change.at, str(change.ref))),
         hurt=hurt,
     )
 
 
 def _returned(account: Account) -> int:
-    return sum(each.needed_after_s is not None for each in _stops(account.changes))
+    return sum(change.needed_after_s is not None for change in _stops(account.changes))
 
 
 def _stops(changes: Sequence[Change]) -> Iterator[Change]:
-    return (one for one in changes if one.action in STOPS)
+    return (change for change in changes if change.action in STOPS)
 
 
 def _hurt(changes: Sequence[Change]) -> Sequence[Change]:
-    needed = [
-        (one.needed_after_s, str(one.ref), one.at, one) for one in changes if one.needed_after_s is not None
-    ]
-    return [one for *_, one in sorted(needed, key=lambda each: each[:3])]
+    needed = [change for change in changes if change.needed_after_s is not None]
+    return sorted(needed, key=lambda change: (change.needed_after_s, str(change.ref), change.at))
 
 
 def _saved(account: Account, price_of: PriceOf) -> float:
@@ -150,19 +148,19 @@ def _saved(account: Account, price_of: PriceOf) -> float:
     return (price_of(account.model) or 0.0) * (account.freed - account.restarts)
 
 
-def _of_trials(one: Interval, trials: int) -> Interval:
+def _of_trials(interval: Interval, trials: int) -> Interval:
     """The interval of a number out of `trials`: samples of none, or of all, do not show that it could be otherwise.
 
     The bound is that of Clopper and Pearson, https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval
     """
     if not trials:
-        return one
+        return interval
     doubt = trials * (1 - (DOUBT / 2) ** (1 / trials))
-    if one.value <= 0:
-        return Interval(one.value, one.low, max(one.high, doubt))
-    if one.value >= trials:
-        return Interval(one.value, min(one.low, trials - doubt), one.high)
-    return one
+    if interval.value <= 0:
+        return Interval(interval.value, interval.low, max(interval.high, doubt))
+    if interval.value >= trials:
+        return Interval(interval.value, min(interval.low, trials - doubt), interval.high)
+    return interval
 
 
 def _short(accounts: Sequence[Account], draw: random.Random) -> Interval:
@@ -221,9 +219,9 @@ def _groups(replayed: Replayed) -> dict[str, dict[str, GroupTotals]]:
             found["finding"][FindingName.TOO_MANY_REPLICAS.value].freed += account.scaled
         if account.rest:
             found["finding"][replayed.judge].freed += account.rest
-        for one in account.changes:
-            found["finding"][one.finding].freed += one.gpu_hours
-            for by, name in {**names, "finding": one.finding}.items():
-                found[by][name].stops += one.action in STOPS
-                found[by][name].returned += one.action in STOPS and one.needed_after_s is not None
+        for change in account.changes:
+            found["finding"][change.finding].freed += change.gpu_hours
+            for by, name in {**names, "finding": change.finding}.items():
+                found[by][name].stops += change.action in STOPS
+                found[by][name].returned += change.action in STOPS and change.needed_after_s is not None
     return {by: dict(sorted(parts.items())) for by, parts in found.items()}

@@ -304,7 +304,7 @@ class _Hazard:
                 yield hours, statistics.fmean(self._ends(gap, hours, within_h) for gap in lasted), len(lasted)
 
     def _ends(self, gap: Gap, hours: float, within_h: float) -> float:
-        begin_h, end_h = (self._rhythm.counted_h(gap.at_h, each) for each in (hours, hours + within_h))
+        begin_h, end_h = (self._rhythm.counted_h(gap.at_h, to_h) for to_h in (hours, hours + within_h))
         return self._survival.ends_after(begin_h, end_h - begin_h)
 
 
@@ -327,8 +327,8 @@ def _gaps(lives: Sequence[Life]) -> list[Gap]:
     return [gap for life in lives for gap in life.gaps]
 
 
-def _size(item: tuple[int, Sequence[Life]]) -> int:
-    return -sum(len(life.gaps) for life in item[1])
+def _size(pair: tuple[int, Sequence[Life]]) -> int:
+    return -sum(len(life.gaps) for life in pair[1])
 
 
 def gaps_of(group: Group, recording: Recording, stop: int) -> Iterator[Gap]:
@@ -454,12 +454,12 @@ def _thresholds(row: KindDefaults | None, policy: Policy) -> Thresholds:
 
 
 def _applied(policy: Policy, choices: Sequence[Choice]) -> Policy:
-    whole = {id(one.row): one for one in choices if one.part is None}
+    whole = {id(choice.row): choice for choice in choices if choice.part is None}
     kinds: list[KindDefaults] = []
     for row in (*policy.defaults.kinds, None):
         # A row of one class comes before that of all.
-        parts = [(one, one.part) for one in choices if one.part is not None and one.row is row]
-        kinds += [one.tuned_row(part, policy) for one, part in parts]
+        parts = [(choice, choice.part) for choice in choices if choice.part is not None and choice.row is row]
+        kinds += [choice.tuned_row(part, policy) for choice, part in parts]
         if row is not None:
             kinds.append(whole[id(row)].tuned_row(row, policy) if id(row) in whole else row)
     changes: dict[str, object] = {"kinds": tuple(kinds)}

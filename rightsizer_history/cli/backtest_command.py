@@ -78,7 +78,7 @@ def run(arguments: BacktestOptions) -> int:
     saved_form = _form_of(arguments.save)
     require_writable(arguments.save)
     store = _store(arguments)
-    loaded = [load(pathlib.Path(one)) for one in arguments.policies] or [BUILT_IN]
+    loaded = [load(pathlib.Path(path)) for path in arguments.policies] or [BUILT_IN]
     policies = list(_policies(loaded, enforce=arguments.enforce))
     table = prices.load(arguments.prices)
     with progress():
@@ -138,13 +138,13 @@ def _last(result: Backtest, recording: Recording, terms: Terms) -> LastBacktest:
     grid = recording.grid
     figures = (
         PolicyFigures(
-            one.judge,
-            one.freed.value,
-            one.saved.value if one.saved else None,
-            one.stops.value,
-            one.returned.value,
+            summary.judge,
+            summary.freed.value,
+            summary.saved.value if summary.saved else None,
+            summary.stops.value,
+            summary.returned.value,
         )
-        for one in result.judged
+        for summary in result.judged
     )
     return LastBacktest(grid.end, (grid.steps - terms.first) * grid.step_s / 3600, tuple(figures))
 
@@ -193,14 +193,14 @@ def question_of(arguments: HistoryOptions) -> Question:
 
 
 def _policies(loaded: Sequence[LoadedPolicy], *, enforce: bool) -> Iterator[tuple[str, Policy]]:
-    names = [name_of(one) for one in loaded]
+    names = [name_of(policy) for policy in loaded]
     taken = {*PLAIN, Nothing().name, Oracle().name}
-    sources = [one.source for one in loaded]
-    for name, one in zip(names, loaded, strict=True):
-        if sources.count(one.source) > 1:
-            raise UsageError(f"--policy {one.source}: is given twice")
-        policy = enforced(one.policy) if enforce else one.policy
-        yield one.source if names.count(name) > 1 or name in taken else name, policy
+    sources = [policy.source for policy in loaded]
+    for name, given in zip(names, loaded, strict=True):
+        if sources.count(given.source) > 1:
+            raise UsageError(f"--policy {given.source}: is given twice")
+        policy = enforced(given.policy) if enforce else given.policy
+        yield given.source if names.count(name) > 1 or name in taken else name, policy
 
 
 def judges_of(policies: Sequence[tuple[str, Policy]], asked: Question) -> Iterator[Judge]:
@@ -282,7 +282,6 @@ def _longest_history(policy: Policy) -> datetime.timedelta:
 
 
 def _remarks(recording: Recording, policy: Policy, *, is_enforced: bool) -> Iterator[str]:
-    """Remarks for a reader of the figures."""
     advising = sum(rule.mode is Mode.ADVISE for rule in policy.rules)
     if advising and not is_enforced:
         yield f"{count(advising, 'rule')} with mode: advise changed nothing: --enforce asks what they would do"
@@ -313,7 +312,7 @@ def result_of(
     def price_of(model: str) -> float | None:
         return table.of_node(Node("", model))
 
-    summaries = [summarize(one, random.Random(SEED), price_of) for one in results]  # noqa: S311 - samples
+    summaries = [summarize(result, random.Random(SEED), price_of) for result in results]  # noqa: S311 - samples
     models = {group.model for group in recording.groups}
     sources = {str(found[1]) for model in models if (found := table.find(Node("", model))) is not None}
     return Backtest(
@@ -329,7 +328,7 @@ def result_of(
         gpus=recording.most_gpus,
         summaries=summaries,
         policies=frozenset(policies),
-        rules=[one.judge for one in results if one.judge in PLAIN],
+        rules=[result.judge for result in results if result.judge in PLAIN],
         unknown=list(_unknown(recording, terms, policies.values(), summaries[0])),
         remarks={
             name: list(_remarks(recording, policy, is_enforced=is_enforced))

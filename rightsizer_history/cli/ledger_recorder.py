@@ -39,7 +39,7 @@ class LedgerRecorder:
         if not made:
             return
         try:
-            self._ledger.write_changes(max(one.at for one in made), plan.run, made)
+            self._ledger.write_changes(max(change.at for change in made), plan.run, made)
         except ConfigurationError as error:
             log.warning("the changes of run %s are not in the ledger: %s", plan.run, error)
 

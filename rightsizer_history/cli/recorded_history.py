@@ -249,14 +249,14 @@ def _whereabouts(arguments: HistoryOptions) -> tuple[Whereabouts | None, str]:
         if isinstance(error, ConfigurationError) and (arguments.kubeconfig or arguments.context):
             raise
         return None, str(error)
-    found = (one.pod for one in table.gpu_pods)
+    found = (gpu_pod.pod for gpu_pod in table.gpu_pods)
     return Whereabouts({(pod.ref.namespace, pod.ref.name): pod.node for pod in found}, table.addresses), ""
 
 
 def _of_the_past(querier: SourceQuerier) -> SourceQuerier:
     """Without the addresses of now, which others had: what is ignored now is left out by name."""
     provenance = querier.provenance
-    ignored = sorted({one.instance for one in provenance.ignored if one.job in provenance.jobs})
+    ignored = sorted({target.instance for target in provenance.ignored if target.job in provenance.jobs})
     return dataclasses.replace(
         querier,
         matchers=(*querier.matchers, *([promql.none_of(TARGET, ignored)] if ignored else ())),

@@ -131,7 +131,7 @@ class _Worker:
         self._pipe.send((None, pickle.dumps(own)))
         every = self._pipe.recv()
         number = self._shard.number
-        return [own if place == number else pickle.loads(one) for place, one in enumerate(every)]  # noqa: S301
+        return [own if place == number else pickle.loads(dump) for place, dump in enumerate(every)]  # noqa: S301
 
 
 def _noted(result: Replayed) -> Replayed:

@@ -186,7 +186,7 @@ class Bookkeeper:
         windows = sorted(usages)
         covering = [window for window in windows if window >= length] or windows[-1:]
         found: Iterable[Sequence[Usage]] = (usages[window].get(key, ()) for window in covering)
-        means = (used_part(one, pod, self._nodes.get(pod.node)) for one in found)
+        means = (used_part(held, pod, self._nodes.get(pod.node)) for held in found)
         return next((mean for mean in means if mean is not None), None)
 
     def _entry(
@@ -229,7 +229,7 @@ class Bookkeeper:
         pods = (pod.labels for pod in workload.pods)
         # The namespace's is an administrator's: whoever deploys a workload must not charge it to another team.
         labels = (workload.namespace_labels, workload.labels, *pods)
-        return next((one[self.team_label] for one in labels if one.get(self.team_label)), "")
+        return next((own[self.team_label] for own in labels if own.get(self.team_label)), "")
 
     def changes(self, outcomes: Sequence[Outcome]) -> Iterator[ChangeEntry]:
         """The changes that were made, and the GPUs that a scale-up returned."""
@@ -263,7 +263,7 @@ class Bookkeeper:
     def returns(self, period: LedgerPeriod) -> Iterator[ChangeEntry]:
         """Earlier changes that ended in the period, as their records say."""
         changes = self.plan.fleet.changes if self.plan.fleet else ()
-        holders = {one.workload.ref.uid: self.holder(one) for one in self.plan.decisions}
+        holders = {decision.workload.ref.uid: self.holder(decision) for decision in self.plan.decisions}
         for change in changes:
             record = change.record
             if record.ended is None or record.end is None or not record.end.returns:
@@ -284,7 +284,6 @@ class Bookkeeper:
 
 
 def _holder_of(change: FoundChange) -> Holder:
-    """A workload that holds no GPUs any more."""
     ref: ObjectRef = change.record.workload or change.ref
     owner = str(change.starter or ref)
     return Holder(ref.namespace, ref.kind, ref.name, owner, "", change.record.priority_class or "", "")

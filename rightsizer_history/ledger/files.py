@@ -102,7 +102,7 @@ class Ledger:
             ConfigurationError: They cannot be listed.
         """
         found = filter(None, map(file_of, self.folder.names(with_folders=True)))
-        return sorted(found, key=lambda one: (one.at, one.path))
+        return sorted(found, key=lambda file: (file.at, file.path))
 
     def contents(self, files: Iterable[LedgerFile]) -> tuple[Sequence["LedgerContent"], Sequence[str]]:
         """The cycles that each holds; and in words, which cannot be read."""
@@ -118,7 +118,7 @@ class Ledger:
         except UnreadableFileError as error:
             return f"{self.folder.url}/{file.path}: left out, cannot be read: {error}"
         held = filter(None, (file_of(f"{file.cluster}/{name}") for name in merged or (file.name,)))
-        return LedgerContent(self, file, frozenset(one.name for one in held if one.level == _CYCLE))
+        return LedgerContent(self, file, frozenset(file.name for file in held if file.level == _CYCLE))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,13 +144,13 @@ def counted_once(contents: Iterable[LedgerContent]) -> tuple[Sequence[LedgerCont
     counted: list[LedgerContent] = []
     where: dict[str, str] = {}
     copies = collections.defaultdict[tuple[str, str], int](int)
-    for one in sorted(contents, key=lambda one: -len(one.cycles)):
-        known = next((where[name] for name in sorted(one.cycles) if name in where), None)
+    for content in sorted(contents, key=lambda content: -len(content.cycles)):
+        known = next((where[name] for name in sorted(content.cycles) if name in where), None)
         if known is None:
-            counted.append(one)
-            where |= dict.fromkeys(one.cycles, one.folder)
-        elif known != one.folder:
-            copies[one.folder, known] += len(one.cycles - where.keys())
+            counted.append(content)
+            where |= dict.fromkeys(content.cycles, content.folder)
+        elif known != content.folder:
+            copies[content.folder, known] += len(content.cycles - where.keys())
     words = []
     for (folder, known), lost in sorted(copies.items()):
         more = f", and {lost} more in the same files" if lost else ""
@@ -178,7 +178,7 @@ class ClusterLedger:
     def last(self, at: datetime.datetime) -> datetime.datetime | None:
         """Time of the last plan that was recorded before this moment; None if none was."""
         times = [
-            one.at for one in self._files() if one.table == USAGE and one.level == _CYCLE and one.at < at
+            file.at for file in self._files() if file.table == USAGE and file.level == _CYCLE and file.at < at
         ]
         return max(times, default=None)
 
@@ -188,7 +188,7 @@ class ClusterLedger:
         Raises:
             ConfigurationError: That is not possible.
         """
-        self._write(USAGE, at, run, [_usage_row(one) for one in entries])
+        self._write(USAGE, at, run, [_usage_row(entry) for entry in entries])
 
     def write_changes(self, at: datetime.datetime, run: str, entries: Iterable[ChangeEntry]) -> None:
         """Write what became of GPUs; without entries there is no file.
@@ -196,7 +196,7 @@ class ClusterLedger:
         Raises:
             ConfigurationError: That is not possible.
         """
-        if rows := [_change_row(one) for one in entries]:
+        if rows := [_change_row(entry) for entry in entries]:
             self._write(CHANGES, at, run, rows)
 
     def merge(self, now: datetime.datetime) -> None:
@@ -211,12 +211,13 @@ class ClusterLedger:
         midnight = hour.replace(hour=0)
         names = list(self._folder.names())
         for table in (USAGE, CHANGES):
-            files = [one for one in self._files(names) if one.table == table]
+            files = [file for file in self._files(names) if file.table == table]
             # The file of the last plan stays: it says when that was.
-            last = max((one.at for one in files if one.level == _CYCLE), default=None)
-            kept = [one for one in files if one.level != _CYCLE or one.at != last or one.table == CHANGES]
-            self._merge_each(table, _DAY, [one for one in kept if one.at < midnight])
-            today = [one for one in kept if midnight <= one.at < hour]
+            last = max((file.at for file in files if file.level == _CYCLE), default=None)
+            others = [file for file in files if file.level != _CYCLE or file.at != last]
+            kept = files if table == CHANGES else others
+            self._merge_each(table, _DAY, [file for file in kept if file.at < midnight])
+            today = [file for file in kept if midnight <= file.at < hour]
             self._merge_each(table, _HOUR, today)
         for name in names:
             file = file_of(f"{self.cluster}/{name.removesuffix(UNFINISHED)}")
@@ -228,7 +229,7 @@ class ClusterLedger:
             return f"{table}-{file.at.strftime(_FORMATS[level])}.parquet"
 
         for name, group in itertools.groupby(files, name_of):
-            members = [one.name for one in group]
+            members = [file.name for file in group]
             if members != [name]:
                 self._merge(table, name, members)
 
@@ -246,7 +247,7 @@ class ClusterLedger:
                 # It stays where it is, and a report names it.
         if not {*members} <= {*self._folder.names()}:
             return  # another process merges them, and has begun to delete
-        held = {one for told, _ in read.values() for one in told["merged"]}
+        held = {name for told, _ in read.values() for name in told["merged"]}
         new = sorted(member for member in read if member not in held and member != name)
         if new:
             rows = arrow.concat_tables([rows for member, (_, rows) in read.items() if member not in held])
@@ -259,7 +260,7 @@ class ClusterLedger:
     def _files(self, names: Iterable[str] | None = None) -> Sequence[LedgerFile]:
         names = self._folder.names() if names is None else names
         found = filter(None, (file_of(f"{self.cluster}/{name}") for name in names))
-        return sorted(found, key=lambda one: (one.at, one.path))
+        return sorted(found, key=lambda file: (file.at, file.path))
 
     def _write(
         self, table: str, at: datetime.datetime, run: str, rows: Sequence[Mapping[str, object]]
@@ -282,7 +283,6 @@ def _ours(told: Mapping[str, Any], table: str) -> Mapping[str, Any]:
 
 
 def _summed(table: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """One row for each workload and day."""
     keys = [name for name in table.column_names if name not in MEASURES]
     found = table.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
     renamed = {f"{name}_sum": name for name in MEASURES}
@@ -292,7 +292,6 @@ def _summed(table: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _once(table: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
-    """Each row once."""
     return table.group_by(table.column_names, use_threads=False).aggregate([]).select(table.column_names)
 
 

@@ -190,20 +190,20 @@ class LedgerReader:
         seen: list[LedgerFile] = []
         for url in dict.fromkeys(urls):
             ledger = Ledger(url)
-            files = [one for one in ledger.files() if not clusters or one.cluster in clusters]
+            files = [file for file in ledger.files() if not clusters or file.cluster in clusters]
             seen += files
             read, unreadable = ledger.contents(
                 # A plan after midnight stands for time of the day before, too.
-                one
-                for one in files
-                if begin.date() <= one.at.date() and one.at <= end + LONGEST
+                file
+                for file in files
+                if begin.date() <= file.at.date() and file.at <= end + LONGEST
             )
             contents += read
             self.problems += unreadable
         found, copies = counted_once(contents)
         self.problems += copies
         for name in clusters:
-            if name not in {one.cluster for one in seen}:
+            if name not in {file.cluster for file in seen}:
                 raise UsageError(f'--cluster "{name}": is not in {FLAG} {", ".join(urls)}')
         if not seen:
             raise ConfigurationError(
@@ -222,7 +222,7 @@ class LedgerReader:
         self._connection.execute("SET enable_progress_bar = false")
         self._tables: set[str] = set()
         for table in (USAGE, CHANGES):
-            self._add(table, [(one.ledger, one.file) for one in found if one.file.table == table])
+            self._add(table, [(part.ledger, part.file) for part in found if part.file.table == table])
         self.problems += self._count_days_once()
 
     def __enter__(self) -> Self:
@@ -238,14 +238,15 @@ class LedgerReader:
     def _add(self, table: str, files: Sequence[tuple[Ledger, LedgerFile]]) -> None:
         """Make a view of all files of a table; those of earlier versions have more columns."""
         columns = ", ".join(f'"{name}"' for name in COLUMNS[table])
-        local = [f"{ledger.folder.place[1]}/{one.path}" for ledger, one in files if ledger.folder.is_local]
+        local = [f"{ledger.folder.place[1]}/{file.path}" for ledger, file in files if ledger.folder.is_local]
         sources = []
         if local:
             listed = ", ".join("'" + path.replace("'", "''") + "'" for path in local)
             sources.append(f"SELECT {columns} FROM read_parquet([{listed}])")  # noqa: S608 - quoted
-        for number, ledger in enumerate(dict.fromkeys(one for one, _ in files if not one.folder.is_local)):
+        remote = dict.fromkeys(ledger for ledger, _ in files if not ledger.folder.is_local)
+        for number, ledger in enumerate(remote):
             system, root = ledger.folder.place
-            paths = [f"{root}/{one.path}" for of, one in files if of is ledger]
+            paths = [f"{root}/{file.path}" for of, file in files if of is ledger]
             name = f"{table}_{number}"
             dataset = ledger.folder.library("dataset").dataset(paths, format="parquet", filesystem=system)
             self._connection.register(name, dataset)
@@ -307,7 +308,7 @@ class LedgerReader:
             end=self.end,
             by=by,
             currency=currency,
-            clusters=sorted(clusters, key=lambda one: one.name),
+            clusters=sorted(clusters, key=lambda cluster: cluster.name),
             total=sum(trend.values(), Hours()),
             parts=parts,
             leaders=leaders,
@@ -375,8 +376,9 @@ class LedgerReader:
         query = f"SELECT DISTINCT * FROM {CHANGES} WHERE {times}"  # noqa: S608 - our own times
         with self._translated():
             rows = self._connection.sql(query).to_arrow_table().to_pylist()
-        once = {(one.cluster, one.event, one.at, one.run, one.uid): one for one in map(change_of, rows)}
-        return sorted(once.values(), key=lambda one: one.at)
+        every = map(change_of, rows)
+        once = {(change.cluster, change.event, change.at, change.run, change.uid): change for change in every}
+        return sorted(once.values(), key=lambda change: change.at)
 
     def charges(self) -> Iterator[Mapping[str, Any]]:
         """Hours that each workload held on each day, one row each, without an order."""
@@ -386,7 +388,6 @@ class LedgerReader:
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
-    """Directory for what does not fit into memory; None where nothing can be written."""
     try:
         return tempfile.TemporaryDirectory(prefix="gpu-rightsizer-", ignore_cleanup_errors=True)
     except OSError:
@@ -418,18 +419,18 @@ def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping
         hours = gpus * max((until - made.at).total_seconds(), 0.0) / HOUR_S
         found[number] = Freed(found[number].hours + hours, found[number].returned + returned)
 
-    for place, one in enumerate(changes):
-        left = by_uid[one.uid]
-        if one.event == MADE and one.is_verified:
-            left[place] = one, one.gpus
-        if one.event != RETURNED:
+    for place, change in enumerate(changes):
+        left = by_uid[change.uid]
+        if change.event == MADE and change.is_verified:
+            left[place] = change, change.gpus
+        if change.event != RETURNED:
             continue
-        given = one.gpus
+        given = change.gpus
         for number, (made, gpus) in reversed(left.items()):
-            if one.action == Action.SCALE_UP or made.run == one.run:
+            if change.action == Action.SCALE_UP or made.run == change.run:
                 back = min(given, gpus)
                 given -= back
-                add(number, made, one.at, back, back)
+                add(number, made, change.at, back, back)
                 left[number] = made, gpus - back
     for left in by_uid.values():
         for number, (made, gpus) in left.items():
@@ -438,17 +439,18 @@ def reclaimed(changes: Sequence[ChangeEntry], end: datetime.datetime) -> Mapping
 
 
 def _reclaim(changes: Sequence[ChangeEntry], levels: Mapping[int, Freed]) -> Reclaim:
-    made = [one for one in changes if one.event == MADE]
-    returned = sum(one.returned for one in levels.values())
+    made = [change for change in changes if change.event == MADE]
+    returned = sum(freed.returned for freed in levels.values())
+    again = sum(change.gpus for change in changes if change.event == RETURNED)
     return Reclaim(
         changes=len(made),
-        gpus=sum(one.gpus for one in made if one.is_verified),
-        unverified=sum(one.gpus for one in made if not one.is_verified),
-        hours=sum(one.hours for one in levels.values()),
-        cost=sum(one.hours * (changes[place].price or 0.0) for place, one in levels.items()),
-        unpriced=sum(one.hours for place, one in levels.items() if changes[place].price is None),
+        gpus=sum(change.gpus for change in made if change.is_verified),
+        unverified=sum(change.gpus for change in made if not change.is_verified),
+        hours=sum(freed.hours for freed in levels.values()),
+        cost=sum(freed.hours * (changes[place].price or 0.0) for place, freed in levels.items()),
+        unpriced=sum(freed.hours for place, freed in levels.items() if changes[place].price is None),
         returned=returned,
-        returned_earlier=max(sum(one.gpus for one in changes if one.event == RETURNED) - returned, 0.0),
+        returned_earlier=max(again - returned, 0.0),
     )
 
 

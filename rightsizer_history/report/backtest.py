@@ -61,7 +61,7 @@ class Backtest:
     @property
     def judged(self) -> Sequence[Summary]:
         """Summaries of the policies."""
-        return [one for one in self.summaries if one.judge in self.policies]
+        return [summary for summary in self.summaries if summary.judge in self.policies]
 
 
 def headline(result: Backtest) -> str:
@@ -112,11 +112,11 @@ def judge_lines(table: Table) -> Iterator[str]:
     return table_lines(table, _JUDGE_WIDTHS)
 
 
-def between(one: Interval) -> str:
+def between(interval: Interval) -> str:
     """An interval; large figures in thousands."""
-    if one.high < _THOUSANDS_FROM:
-        return f"{one.low:,.0f} to {one.high:,.0f}"
-    return f"{one.low / 1000:,.0f}k to {one.high / 1000:,.0f}k"
+    if interval.high < _THOUSANDS_FROM:
+        return f"{interval.low:,.0f} to {interval.high:,.0f}"
+    return f"{interval.low / 1000:,.0f}k to {interval.high / 1000:,.0f}k"
 
 
 _THOUSANDS_FROM = 99_999.5
@@ -155,7 +155,7 @@ def details(summary: Summary, result: Backtest) -> Iterator[str]:
 
 def hurt_list(summary: Summary) -> Iterator[str]:
     """The first of those that worked again, soonest first."""
-    yield from (hurt_words(one) for one in summary.hurt[:MOST_NAMED])
+    yield from (hurt_words(change) for change in summary.hurt[:MOST_NAMED])
     if len(summary.hurt) > MOST_NAMED:
         yield f"and {len(summary.hurt) - MOST_NAMED} more; all are in the output csv and json"
 
@@ -176,10 +176,10 @@ def open_words(summary: Summary) -> str:
     return f"{stops} {are} followed for less than {span(WATCHED_S)}, and may yet return"
 
 
-def hurt_words(one: Change) -> str:
+def hurt_words(change: Change) -> str:
     """A workload that worked again, and when."""
-    after = "at once" if one.was_at_work else f"after {span(one.needed_after_s)}"
-    return f"{one.at:%Y-%m-%d %H:%M} {one.ref} {one.finding}: needed again {after}"
+    after = "at once" if change.was_at_work else f"after {span(change.needed_after_s)}"
+    return f"{change.at:%Y-%m-%d %H:%M} {change.ref} {change.finding}: needed again {after}"
 
 
 _PART_WIDTHS = (44, 15, 6, 9)
@@ -188,16 +188,16 @@ _PART_WIDTHS = (44, 15, 6, 9)
 def part_tables(summary: Summary) -> Iterator[Table]:
     """Figures by class, kind and others: the parts of which most was freed, then the sum of the others."""
     for by, parts in summary.groups.items():
-        most = sorted(parts.items(), key=lambda item: -item[1].freed)
+        most = sorted(parts.items(), key=lambda pair: -pair[1].freed)
         named, others = most[:_MOST_PARTS], [part for _, part in most[_MOST_PARTS:]]
         if others:
             rest = GroupTotals(
-                sum(one.freed for one in others),
-                sum(one.stops for one in others),
-                sum(one.returned for one in others),
+                sum(totals.freed for totals in others),
+                sum(totals.stops for totals in others),
+                sum(totals.returned for totals in others),
             )
             named.append((f"{len(others)} more", rest))
-        rows = [(name, f"{one.freed:,.0f}", f"{one.stops}", f"{one.returned}") for name, one in named]
+        rows = [(name, f"{row.freed:,.0f}", f"{row.stops}", f"{row.returned}") for name, row in named]
         if rows:
             yield Table((f"by {by}", "freed GPU-hours", "stops", "returned"), rows)
 
@@ -242,15 +242,15 @@ def backtest_markdown(result: Backtest) -> str:
 def judges_table(result: Backtest) -> Table:
     """The figures of all judges."""
     head = ("policy or rule", "freed GPU-hours", "90 %", result.currency, "stops", "returned")
-    return Table(head, [(one.judge, *row_of(one)) for one in result.summaries])
+    return Table(head, [(summary.judge, *row_of(summary)) for summary in result.summaries])
 
 
-def row_of(one: Summary) -> Iterator[str]:
+def row_of(summary: Summary) -> Iterator[str]:
     """The figures of a judge, after its name."""
-    yield f"{one.freed.value:,.0f} ({share_of(one)})"
-    yield between(one.freed)
-    yield "-" if one.saved is None else money(one.saved.value)
-    yield from (f"{one.stops.value:,.0f}", f"{one.returned.value:,.0f}")
+    yield f"{summary.freed.value:,.0f} ({share_of(summary)})"
+    yield between(summary.freed)
+    yield "-" if summary.saved is None else money(summary.saved.value)
+    yield from (f"{summary.stops.value:,.0f}", f"{summary.returned.value:,.0f}")
 
 
 def backtest_document(result: Backtest) -> dict[str, Any]:
@@ -315,21 +315,21 @@ def _judge(summary: Summary) -> dict[str, Any]:
             }
             for by, parts in summary.groups.items()
         },
-        "hurt": [_hurt(one) for one in summary.hurt],
+        "hurt": [_hurt(change) for change in summary.hurt],
     }
 
 
-def _hurt(one: Change) -> dict[str, Any]:
+def _hurt(change: Change) -> dict[str, Any]:
     return {
-        "workload": str(one.ref),
-        "at": f"{one.at:%Y-%m-%dT%H:%M:%SZ}",
-        "action": one.action.value,
-        "finding": one.finding,
-        "rule": one.rule,
-        "gpus": one.gpus,
-        "neededAfterSeconds": one.needed_after_s,
+        "workload": str(change.ref),
+        "at": f"{change.at:%Y-%m-%dT%H:%M:%SZ}",
+        "action": change.action.value,
+        "finding": change.finding,
+        "rule": change.rule,
+        "gpus": change.gpus,
+        "neededAfterSeconds": change.needed_after_s,
     }
 
 
-def _interval(one: Interval) -> dict[str, float]:
-    return {"value": one.value, "low": one.low, "high": one.high}
+def _interval(interval: Interval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}

@@ -14,16 +14,17 @@ def backtest_message(chat: Chat, cluster: str, result: Backtest, place: str) -> 
     """A line for each policy, and where the report is."""
     days = count(result.days, "day")
     lines = [chat.head(cluster, f"backtest of {days} to {instant(result.end)}")]
-    for one in result.judged[:MOST]:
+    for summary in result.judged[:MOST]:
         worth = (
             "of unknown price"
-            if one.saved is None
-            else f"{money(one.saved.value)} {chat.plain(result.currency)}"
+            if summary.saved is None
+            else f"{money(summary.saved.value)} {chat.plain(result.currency)}"
         )
-        by_day = f"{number(one.freed.value / result.days)} a day, " if result.days else ""
-        freed = f"{number(one.freed.value)} GPU-hours ({by_day}{share_of(one)} of those held, {worth})"
-        stops = returns_words(one) if one.stops.value else "no stops"
-        lines.append(f"• {chat.plain(one.judge)} would have freed {freed}: {chat.plain(stops)}")
+        by_day = f"{number(summary.freed.value / result.days)} a day, " if result.days else ""
+        part = f"{by_day}{share_of(summary)} of those held, {worth}"
+        freed = f"{number(summary.freed.value)} GPU-hours ({part})"
+        stops = returns_words(summary) if summary.stops.value else "no stops"
+        lines.append(f"• {chat.plain(summary.judge)} would have freed {freed}: {chat.plain(stops)}")
     if len(result.judged) > MOST:
         lines.append(f"… and {len(result.judged) - MOST} more")
     lines.append(f"Report: {chat.plain(place)}")

@@ -41,17 +41,18 @@ def backtest_html(result: Backtest) -> str:
         has_rules=bool(result.rules),
         plot=_plot(result),
         judges=judges_table(result),
-        policies=[_policy(one, result) for one in result.judged],
+        policies=[_policy(summary, result) for summary in result.judged],
         unknown=result.unknown,
     )
 
 
-def _verdict(one: Summary) -> str:
-    freed = f"{one.judge} would have freed {share_of(one)} of the GPU-hours."
-    if not one.stops.value:
+def _verdict(summary: Summary) -> str:
+    freed = f"{summary.judge} would have freed {share_of(summary)} of the GPU-hours."
+    if not summary.stops.value:
         return freed
-    words = f"{freed} {one.returned.value:,.0f} of {one.stops.value:,.0f} stops were of workloads that worked again"
-    return f"{words}; {open_words(one)}." if one.open_stops else f"{words}."
+    returned = f"{summary.returned.value:,.0f} of {summary.stops.value:,.0f} stops"
+    words = f"{freed} {returned} were of workloads that worked again"
+    return f"{words}; {open_words(summary)}." if summary.open_stops else f"{words}."
 
 
 def _policy(summary: Summary, result: Backtest) -> Mapping[str, object]:
@@ -64,22 +65,22 @@ def _policy(summary: Summary, result: Backtest) -> Mapping[str, object]:
     }
 
 
-def _tiles(one: Summary, result: Backtest) -> Iterator[tuple[str, str]]:
-    yield f"{one.freed.value:,.0f}", f"GPU-hours freed, {share_of(one)} of those held"
-    if one.saved is not None:
-        yield money(one.saved.value), f"{result.currency}, less the returns"
-    open_stops = f", {one.open_stops:,} may yet" if one.open_stops else ""
-    stops = f"{one.returned.value:,.0f} of {one.stops.value:,.0f}"
+def _tiles(summary: Summary, result: Backtest) -> Iterator[tuple[str, str]]:
+    yield f"{summary.freed.value:,.0f}", f"GPU-hours freed, {share_of(summary)} of those held"
+    if summary.saved is not None:
+        yield money(summary.saved.value), f"{result.currency}, less the returns"
+    open_stops = f", {summary.open_stops:,} may yet" if summary.open_stops else ""
+    stops = f"{summary.returned.value:,.0f} of {summary.stops.value:,.0f}"
     yield stops, f"stopped workloads worked again{open_stops}"
-    yield f"{one.at_work}", "stopped at work"
+    yield f"{summary.at_work}", "stopped at work"
 
 
 class _Axes:
     """Places of figures: returns to the right, by their square roots, GPU-hours freed upwards."""
 
     def __init__(self, summaries: Sequence[Summary]) -> None:
-        self.hours = max((one.freed.high for one in summaries), default=0.0) or 1.0
-        self.returns = max((one.returned.high for one in summaries), default=0.0) or 1.0
+        self.hours = max((summary.freed.high for summary in summaries), default=0.0) or 1.0
+        self.returns = max((summary.returned.high for summary in summaries), default=0.0) or 1.0
 
     def across(self, returned: float) -> float:
         return _LEFT + math.sqrt(max(0.0, returned) / self.returns) * (_WIDTH - _LEFT - _RIGHT)
@@ -124,27 +125,27 @@ def square_steps(most: float) -> Iterator[float]:
 def _plot(result: Backtest) -> Markup:
     """A point for each judge, and a curve through the plain rules."""
     axes = _Axes(result.summaries)
-    rules = [one for one in result.summaries if one.judge in result.rules]
-    curve = sorted((one.returned.value, one.freed.value) for one in rules)
+    rules = [summary for summary in result.summaries if summary.judge in result.rules]
+    curve = sorted((summary.returned.value, summary.freed.value) for summary in rules)
     points = " ".join(f"{axes.across(x):.1f},{axes.up(y):.1f}" for x, y in [(0.0, 0.0), *curve])
     marks = [*axes.marks(), Markup('<polyline points="{}" class="curve"></polyline>').format(points)]
     last = float(_HEIGHT)
-    for one in sorted(result.summaries, key=lambda summary: summary.freed.value):
-        x, y = axes.across(one.returned.value), axes.up(one.freed.value)
-        name = "used" if one.judge in result.policies else "other"
-        low, high = axes.across(one.returned.low), axes.across(one.returned.high)
+    for summary in sorted(result.summaries, key=lambda summary: summary.freed.value):
+        x, y = axes.across(summary.returned.value), axes.up(summary.freed.value)
+        name = "used" if summary.judge in result.policies else "other"
+        low, high = axes.across(summary.returned.low), axes.across(summary.returned.high)
         last = min(y - 6, last - _LINE)
         marks += [
-            _line((x, axes.up(one.freed.low)), (x, axes.up(one.freed.high)), f"whisker {name}"),
+            _line((x, axes.up(summary.freed.low)), (x, axes.up(summary.freed.high)), f"whisker {name}"),
             _line((low, y), (high, y), f"whisker {name}"),
             Markup('<circle cx="{:.1f}" cy="{:.1f}" r="5" class="{}"></circle>').format(x, y, name),
             Markup('<text x="{:.1f}" y="{:.1f}" class="name {}">{}</text>').format(
-                x + 9, last, name, safe(one.judge)
+                x + 9, last, name, safe(summary.judge)
             ),
         ]
     told = "; ".join(
-        f"{one.judge}: {one.freed.value:,.0f} GPU-hours freed, {one.returned.value:,.0f} stops returned"
-        for one in result.summaries
+        f"{summary.judge}: {summary.freed.value:,.0f} GPU-hours freed, {summary.returned.value:,.0f} stops returned"
+        for summary in result.summaries
     )
     svg = Markup('<svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
     return svg.format(_WIDTH, _HEIGHT, safe(told), Markup().join(marks))

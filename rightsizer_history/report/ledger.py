@@ -26,9 +26,9 @@ _UNKNOWN = "?"
 
 def headline(account: LedgerAccount) -> Iterator[str]:
     """Summary of the period, a line each."""
-    hours, total = sum(one.recorded_h for one in account.clusters), account.total
+    hours, total = sum(cluster.recorded_h for cluster in account.clusters), account.total
     length = (account.end - account.begin).total_seconds() / 3600 * len(account.clusters)
-    names = [one.name for one in account.clusters]
+    names = [cluster.name for cluster in account.clusters]
     where = f"cluster {names[0]}" if len(names) == 1 else count(len(names), "cluster")
     yield (
         f"{instant(account.begin)} to {instant(account.end)}, {where}: "
@@ -70,7 +70,7 @@ def tables(account: LedgerAccount) -> Iterator[Table]:
         return (*found, *freed, *costs)
 
     def part_table(title: str, parts: Sequence[LedgerPart], more: int) -> Table:
-        rows = [(one.name or NOBODY, *cells(one.hours, short(one.reclaimed))) for one in parts[:ROWS]]
+        rows = [(part.name or NOBODY, *cells(part.hours, short(part.reclaimed))) for part in parts[:ROWS]]
         return Table((title, *hours_head, "FREED", *money_head), rows, more)
 
     yield part_table(account.by, account.parts, max(len(account.parts) - ROWS, 0))
@@ -129,11 +129,11 @@ def ledger_document(account: LedgerAccount) -> dict[str, Any]:
         "currency": account.currency or None,
         "clusters": [
             {
-                "name": one.name,
-                "recordedHours": _rounded(one.recorded_h),
-                "fleetGpuHours": _rounded(one.fleet_h),
+                "name": cluster.name,
+                "recordedHours": _rounded(cluster.recorded_h),
+                "fleetGpuHours": _rounded(cluster.fleet_h),
             }
-            for one in account.clusters
+            for cluster in account.clusters
         ],
         "total": _hours(account, account.total),
         "reclaimed": {
@@ -147,8 +147,8 @@ def ledger_document(account: LedgerAccount) -> dict[str, Any]:
             "gpusReturnedOfEarlierChanges": _rounded(reclaim.returned_earlier),
         },
         "by": account.by,
-        "parts": [_part(account, one) for one in account.parts],
-        "heldMostUnused": [_part(account, one) for one in account.leaders],
+        "parts": [_part(account, part) for part in account.parts],
+        "heldMostUnused": [_part(account, part) for part in account.leaders],
         "trend": [{"day": str(day), **_hours(account, hours)} for day, hours in account.trend.items()],
         "problems": list(account.problems),
     }

@@ -69,7 +69,7 @@ def _comments(
     )
     yield ""
     heads = ("policy or rule", "freed GPU-hours", "90 %", "net", "stops", "returned")
-    yield from judge_lines(Table(heads, [_row(one, price) for one in result.summaries]))
+    yield from judge_lines(Table(heads, [_row(summary, price) for summary in result.summaries]))
     yield from wrapped(
         f"NET is what is freed, less {price:g} GPU-hours for each return. Plain rules have no notice, cooldown or "
         "budget, and stop what policies protect.",
@@ -78,8 +78,8 @@ def _comments(
     yield ""
     for choice in choices:
         yield from wrapped(_reasons(choice) if isinstance(choice, Choice) else _headroom(choice), "")
-    waits = [one for one in choices if isinstance(one, Choice)]
-    chosen = sum(one.part is None for one in waits)
+    waits = [choice for choice in choices if isinstance(choice, Choice)]
+    chosen = sum(choice.part is None for choice in waits)
     rows = len(policy.defaults.kinds) + 1 - (len(waits) - chosen)
     if chosen < rows:
         yield from wrapped(f"{rows - chosen} of {rows} rows have too few gaps, and keep their times.", "")
@@ -102,9 +102,9 @@ def _own(policy: Policy, choices: Sequence[Choice | HeadroomChoice]) -> Iterator
             yield rule.name
 
 
-def _row(one: Summary, price: float) -> Sequence[str]:
-    name, freed, interval, _, *counts = (one.judge, *row_of(one))
-    return name, freed, interval, f"{one.freed.value - price * one.returned.value:,.0f}", *counts
+def _row(summary: Summary, price: float) -> Sequence[str]:
+    name, freed, interval, _, *counts = (summary.judge, *row_of(summary))
+    return name, freed, interval, f"{summary.freed.value - price * summary.returned.value:,.0f}", *counts
 
 
 def _kinds_of(row: KindDefaults | None) -> str:
@@ -176,12 +176,10 @@ def _duration(span: datetime.timedelta) -> str:
 
 
 def _thresholds(idle: Thresholds) -> dict[str, Any]:
-    """Settings that differ from the built-in defaults, and always the window."""
     return {"window": _written(idle.window), **_changed(idle)}
 
 
 def _changed(part: Judging) -> dict[str, Any]:
-    """Settings that differ from the built-in defaults."""
     usual = type(part)()
     return {
         name: _written(value)
