@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from rightsizer.doctor.examination import CHECKS
-from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right
+from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Purpose, Right
 from scripts.tables import table
 
 _FEW = 5
-_ELSEWHERE = {Command.DISCOVERY, Command.BACKTEST}
+_ELSEWHERE = {Purpose.DISCOVERY, Purpose.BACKTEST}
 """Commands whose few rights docs/prometheus.md and docs/backtest.md have."""
-_COMMANDS = tuple(command for command in Command if command not in _ELSEWHERE)
+_COMMANDS = tuple(command for command in Purpose if command not in _ELSEWHERE)
 
 
 def checks() -> str:
@@ -37,7 +37,7 @@ def rights() -> str:
     )
 
 
-def _verbs(rights: Iterable[Right], command: Command) -> str:
+def _verbs(rights: Iterable[Right], command: Purpose) -> str:
     found = {f"{one.verb}\\*" if one.names else one.verb for one in rights if command in one.commands}
     return ", ".join(sorted(found))
 

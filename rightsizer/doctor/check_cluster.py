@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from rightsizer.doctor.diagnosis import Check, Diagnosis, Facts, Failure, Message, Status, check, known, some
-from rightsizer.doctor.rights import Command, Right, needed
+from rightsizer.doctor.rights import Purpose, Right, needed
 from rightsizer.inventory.dra_state import WHOLE as WHOLE_BY_DRA
 from rightsizer.inventory.gpu_requests import WHOLE_GPU_RESOURCES
 from rightsizer.model import Fleet, Node, NodeCoverage, Pod
@@ -252,14 +252,14 @@ LIMITED = Message(
 """Message about rights without which a command still runs."""
 
 
-def _may(facts: Facts, *, command: Command, refusal: Message) -> Iterator[Diagnosis]:
+def _may(facts: Facts, *, command: Purpose, refusal: Message) -> Iterator[Diagnosis]:
     allowed = facts.allowed
     if isinstance(allowed, Failure) and not allowed.summary:
         yield RIGHTS_UNKNOWN(why=allowed.words)
         return
     allowed = known(allowed)
     is_spared = (
-        command is Command.PLAN and not facts.evicts
+        command is Purpose.PLAN and not facts.evicts
     )  # without evictions there are no manifests to read
     rights = [right for right in needed(allowed, command) if not (is_spared and right.resource == "secrets")]
     missing = [right for right in rights if not allowed[right]]
@@ -281,12 +281,12 @@ def _rights_text(rights: Iterable[Right]) -> str:
     return "; ".join(f"{verb} {some(names, 4)}" for verb, names in by_verb.items())
 
 
-def _permissions(command: Command, about: str, refusal: Message) -> Check:
+def _permissions(command: Purpose, about: str, refusal: Message) -> Check:
     judge = functools.partial(_may, command=command, refusal=refusal)
     return check("permissions", command.value, about)(judge)
 
 
-PLAN = _permissions(Command.PLAN, "What `plan` reads.", PLAN_FORBIDDEN)
-DISCOVERY = _permissions(Command.DISCOVERY, "What it reads to find a Prometheus.", DISCOVERY_FORBIDDEN)
-APPLY = _permissions(Command.APPLY, "What `apply` reads and writes.", APPLY_FORBIDDEN)
-UNDO = _permissions(Command.UNDO, "What `undo` reads and writes.", UNDO_FORBIDDEN)
+PLAN = _permissions(Purpose.PLAN, "What `plan` reads.", PLAN_FORBIDDEN)
+DISCOVERY = _permissions(Purpose.DISCOVERY, "What it reads to find a Prometheus.", DISCOVERY_FORBIDDEN)
+APPLY = _permissions(Purpose.APPLY, "What `apply` reads and writes.", APPLY_FORBIDDEN)
+UNDO = _permissions(Purpose.UNDO, "What `undo` reads and writes.", UNDO_FORBIDDEN)

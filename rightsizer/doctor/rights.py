@@ -25,8 +25,8 @@ from rightsizer.kube.owner_kinds import KUEUE, OWNERS
 from rightsizer.planning import kept_sizes
 
 
-class Command(enum.StrEnum):
-    """Commands that need rights; `discovery` is the search of `plan` for Prometheus without a URL."""
+class Purpose(enum.StrEnum):
+    """Commands, as what rights are needed for; `discovery` is the search of `plan` for Prometheus without a URL."""
 
     PLAN = "plan"
     DISCOVERY = "discovery"
@@ -38,11 +38,11 @@ class Command(enum.StrEnum):
     EXTEND = "extend"
 
 
-PLAN, APPLY, UNDO = (Command.PLAN,), (Command.APPLY,), (Command.UNDO,)
-HISTORY, PAUSE, BACKTEST = (Command.HISTORY,), (Command.PAUSE,), (Command.BACKTEST,)
-EXTEND = (Command.EXTEND,)
-_READ = (Command.PLAN, Command.APPLY)
-_WRITE = (Command.APPLY, Command.UNDO)
+PLAN, APPLY, UNDO = (Purpose.PLAN,), (Purpose.APPLY,), (Purpose.UNDO,)
+HISTORY, PAUSE, BACKTEST = (Purpose.HISTORY,), (Purpose.PAUSE,), (Purpose.BACKTEST,)
+EXTEND = (Purpose.EXTEND,)
+_READ = (Purpose.PLAN, Purpose.APPLY)
+_WRITE = (Purpose.APPLY, Purpose.UNDO)
 BUILT_IN = frozenset(
     {
         *("", "apps", "batch", "policy", "scheduling.k8s.io", "autoscaling", "apiextensions.k8s.io"),
@@ -67,7 +67,7 @@ class Right:
     verb: str
     group: str
     resource: str
-    commands: tuple[Command, ...]
+    commands: tuple[Purpose, ...]
     is_own: bool = False
     cost: str = ""
     names: tuple[str, ...] = ()
@@ -135,8 +135,8 @@ def _table() -> Iterator[Right]:
     yield Right("list", TEMPLATES.group, TEMPLATES.plural, _READ, cost=cost)
     cost = "taints of DRA devices are not known"
     yield Right("list", TAINT_RULES.group, TAINT_RULES.plural, _READ, cost=cost)
-    yield Right("list", "", "services", (Command.DISCOVERY,))
-    yield Right("get", "", "services/proxy", (Command.DISCOVERY,))
+    yield Right("list", "", "services", (Purpose.DISCOVERY,))
+    yield Right("get", "", "services/proxy", (Purpose.DISCOVERY,))
     yield from _writes()
 
 
@@ -224,7 +224,7 @@ def rights_for(served: Collection[str]) -> list[Right]:
     return [right for right in RIGHTS if right.group in BUILT_IN or right.group in served]
 
 
-def needed(rights: Iterable[Right], command: Command) -> list[Right]:
+def needed(rights: Iterable[Right], command: Purpose) -> list[Right]:
     """The rights of a command."""
     return [right for right in rights if command in right.commands]
 
@@ -232,7 +232,7 @@ def needed(rights: Iterable[Right], command: Command) -> list[Right]:
 def roles(own: str) -> list[dict[str, Any]]:
     """A ClusterRole for each command, and a Role for the state namespace, as `kubectl apply` takes them."""
     found = []
-    for command in Command:
+    for command in Purpose:
         rights = needed(RIGHTS, command)
         name = f"gpu-rightsizer-{command}"
         everywhere = [right for right in rights if not right.is_own]

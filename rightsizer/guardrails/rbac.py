@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Command, Right, role
+from rightsizer.doctor.rights import BUILT_IN, RIGHTS, Purpose, Right, role
 from rightsizer.kinds import CONTROL_OBJECT_KINDS, KINDS
 from rightsizer.kinds.core import POD
 from rightsizer.kinds.kind import Kind, Steering
@@ -157,12 +157,12 @@ class Need(enum.StrEnum):
 
 def need(right: Right) -> Need | None:
     """The part of a policy that needs a right; None if only another command needs it."""
-    if Command.PLAN in right.commands:
+    if Purpose.PLAN in right.commands:
         return Need.EVICTIONS if right.resource == "secrets" else Need.NOTHING
     if (
-        Command.APPLY not in right.commands
+        Purpose.APPLY not in right.commands
     ):  # in a pod Prometheus is asked directly, without the API server's proxy
-        is_finding = Command.DISCOVERY in right.commands and right.resource != "services/proxy"
+        is_finding = Purpose.DISCOVERY in right.commands and right.resource != "services/proxy"
         return Need.DISCOVERY if is_finding else None
     is_ordering = right.verb == "create" and right.group not in BUILT_IN
     if is_ordering or (right.verb == "patch" and not right.is_own):

@@ -44,7 +44,7 @@ class KeptLedger:
         return ServedReport(ledger).answer
 
 
-class HistoryOptions(PriceOptions, PrometheusOptions, ClusterOptions, OutputOptions):
+class ReplayOptions(PriceOptions, PrometheusOptions, ClusterOptions, OutputOptions):
     """The history that is replayed; the cluster tells exporters from other targets."""
 
     since: str = flag("DURATION", "history to read [30d]", "30d", flag="--from")
@@ -62,7 +62,7 @@ class HistoryOptions(PriceOptions, PrometheusOptions, ClusterOptions, OutputOpti
     restart_cost: str = flag("DURATION", "time that a return costs, on each of its GPUs [15m]", "15m")
 
 
-class BacktestOptions(HistoryOptions, ClusterNameOptions, ClusterStateOptions, FormOptions):
+class BacktestOptions(ReplayOptions, ClusterNameOptions, ClusterStateOptions, FormOptions):
     """Show what policies would have done.
 
     Replays policies over the history in Prometheus: GPU-hours that they would have
@@ -89,7 +89,7 @@ class BacktestOptions(HistoryOptions, ClusterNameOptions, ClusterStateOptions, F
     )
 
 
-class TuneOptions(HistoryOptions, PolicyOptions):
+class TuneOptions(ReplayOptions, PolicyOptions):
     """Find the waiting times that cost least.
 
     Finds waiting times, notices and headroom that cost least with the history in

@@ -33,7 +33,7 @@ from rightsizer_history.backtest.recording import Recording
 from rightsizer_history.backtest.replay import Replayed, Terms
 from rightsizer_history.backtest.standings import workload_of
 from rightsizer_history.backtest.summary import Summary, summarize
-from rightsizer_history.cli import BacktestOptions, HistoryOptions
+from rightsizer_history.cli import BacktestOptions, ReplayOptions
 from rightsizer_history.cli.recorded_history import matched_labels, record
 from rightsizer_history.cli.replays import replays
 from rightsizer_history.report import BACKTEST_ENDINGS, BACKTEST_FORMS, form
@@ -171,7 +171,7 @@ def notify_of_backtest(targets: Sequence[Target], cluster: str, result: Backtest
     )
 
 
-def question_of(arguments: HistoryOptions) -> Question:
+def question_of(arguments: ReplayOptions) -> Question:
     """Read the question from the flags.
 
     Raises:

@@ -37,7 +37,7 @@ from rightsizer_history.backtest.history_files import MOST_PARTS, HistoryFiles, 
 from rightsizer_history.backtest.pod_facts import AskedFacts, PodFacts, pod_facts
 from rightsizer_history.backtest.recorder import Recorder, grid_of
 from rightsizer_history.backtest.recording import Grid, Recording
-from rightsizer_history.cli import HistoryOptions
+from rightsizer_history.cli import ReplayOptions
 
 LATE = datetime.timedelta(hours=1)
 """The samples of a day may come so late, as from remote writers: then only is it kept."""
@@ -48,7 +48,7 @@ TELL_S = 60.0
 
 
 def record(
-    arguments: HistoryOptions,
+    arguments: ReplayOptions,
     length: datetime.timedelta,
     step: datetime.timedelta,
     policies: Sequence[Policy],
@@ -91,7 +91,7 @@ def matched_labels(policies: Iterable[Policy]) -> frozenset[str]:
 class _History:
     """Source of a history: files, Prometheus, or both."""
 
-    arguments: HistoryOptions
+    arguments: ReplayOptions
     grid: Grid
     files: HistoryFiles | None
     part: HistoryPart
@@ -100,7 +100,7 @@ class _History:
     @classmethod
     def of(
         cls,
-        arguments: HistoryOptions,
+        arguments: ReplayOptions,
         length: datetime.timedelta,
         step: datetime.timedelta,
         asked: AskedFacts,
@@ -239,7 +239,7 @@ class _Source:
     is_checked: bool
 
 
-def _whereabouts(arguments: HistoryOptions) -> tuple[Whereabouts | None, str]:
+def _whereabouts(arguments: ReplayOptions) -> tuple[Whereabouts | None, str]:
     """Nodes on which pods run now; without a cluster None, and why."""
     try:
         cluster = Cluster(cluster_settings(arguments))
@@ -264,7 +264,7 @@ def _of_the_past(querier: SourceQuerier) -> SourceQuerier:
     )
 
 
-def _end(arguments: HistoryOptions, now: datetime.datetime) -> datetime.datetime:
+def _end(arguments: ReplayOptions, now: datetime.datetime) -> datetime.datetime:
     return instant_of("--at", arguments.at, now) if arguments.at else now
 
 

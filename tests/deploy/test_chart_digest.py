@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from rightsizer.__main__ import parser
-from rightsizer.doctor.rights import RIGHTS, Command, needed
+from rightsizer.doctor.rights import RIGHTS, Purpose, needed
 from tests.deploy.chart import ACTING, EVERYTHING, SENDING, Object, find_one, pod_of, refused, render
 from tests.deploy.podsecurity import beyond_restricted
 
@@ -90,8 +90,8 @@ def test_digest_account_may_read_what_history_needs(act: bool) -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    wanted = [one for one in needed(RIGHTS, Command.HISTORY) if not one.cost]
-    memory = [one for one in needed(RIGHTS, Command.HISTORY) if one.is_own]
+    wanted = [one for one in needed(RIGHTS, Purpose.HISTORY) if not one.cost]
+    memory = [one for one in needed(RIGHTS, Purpose.HISTORY) if one.is_own]
     assert wanted
     assert memory
     assert {(one.verb, one.group, one.resource) for one in (*wanted, *memory)} <= allowed

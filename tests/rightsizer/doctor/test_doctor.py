@@ -27,7 +27,7 @@ from rightsizer.doctor.diagnosis import (
     text,
 )
 from rightsizer.doctor.examination import CHECKS, MODULES, diagnose
-from rightsizer.doctor.rights import RIGHTS, Command, needed, roles
+from rightsizer.doctor.rights import RIGHTS, Purpose, needed, roles
 from rightsizer.model import Device, Fleet, Mode, Node, NodeCoverage, PriorityClass, Usages, Workload
 from rightsizer.policy.limits import Budget, BudgetScope, Freeze, MaintenanceWindow, Per
 from rightsizer.policy.match import Match
@@ -124,7 +124,7 @@ def without(source: MetricSource, *kinds: MetricKind) -> MetricSource:
     return dataclasses.replace(source, metrics=kept)
 
 
-def denied(command: Command, *, dear: bool = False) -> dict[Any, bool]:
+def denied(command: Purpose, *, dear: bool = False) -> dict[Any, bool]:
     """All rights but those of a command that it fails, or does, without."""
     lost = [right for right in needed(RIGHTS, command) if bool(right.cost) is dear]
     return {right: right not in lost for right in RIGHTS}
@@ -167,13 +167,13 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
     ),
     "all-rights": ({}, "plan", Status.OK, "rights"),
     "plan-denied": (
-        {"allowed": denied(Command.PLAN)},
+        {"allowed": denied(Purpose.PLAN)},
         "plan",
         Status.ERROR,
         "not allowed to list pods, nodes",
     ),
     "plan-dear": (
-        {"allowed": denied(Command.PLAN, dear=True)},
+        {"allowed": denied(Purpose.PLAN, dear=True)},
         "plan",
         Status.WARNING,
         ": quotas are unknown",
@@ -188,13 +188,13 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         for name in ("plan", "discovery", "apply", "undo")
     },
     "discovery-denied": (
-        {"allowed": denied(Command.DISCOVERY)},
+        {"allowed": denied(Purpose.DISCOVERY)},
         "discovery",
         Status.WARNING,
         "get services/proxy",
     ),
-    "apply-denied": ({"allowed": denied(Command.APPLY)}, "apply", Status.WARNING, "create pods/eviction"),
-    "undo-denied": ({"allowed": denied(Command.UNDO)}, "undo", Status.WARNING, "patch deployments.apps"),
+    "apply-denied": ({"allowed": denied(Purpose.APPLY)}, "apply", Status.WARNING, "create pods/eviction"),
+    "undo-denied": ({"allowed": denied(Purpose.UNDO)}, "undo", Status.WARNING, "patch deployments.apps"),
     "discovery": ({}, "discovery", Status.OK, "all 2 required rights"),
     "apply": ({}, "apply", Status.OK, "rights"),
     "plan-evicting": (
@@ -210,14 +210,14 @@ CASES: Mapping[str, tuple[dict[str, Any], str, Status, str]] = {
         "rights are granted",
     ),
     "apply-dear": (
-        {"allowed": denied(Command.APPLY, dear=True)},
+        {"allowed": denied(Purpose.APPLY, dear=True)},
         "apply",
         Status.WARNING,
         "apply is limited",
     ),
     "undo": ({}, "undo", Status.OK, "rights"),
     "undo-dear": (
-        {"allowed": denied(Command.UNDO, dear=True)},
+        {"allowed": denied(Purpose.UNDO, dear=True)},
         "undo",
         Status.WARNING,
         "not allowed to get customresourcedefinitions.apiextensions.k8s.io, cronjobs.batch, jobsets.jobset.x-k8s.io",
@@ -707,7 +707,7 @@ def _world_of_ills() -> Facts:
                 "/apis/keda.sh/v1alpha1/scaledobjects is left out: 403 Forbidden: scaledobjects is forbidden",
             ),
         ),
-        allowed=denied(Command.APPLY),
+        allowed=denied(Purpose.APPLY),
         begins=AT - 3 * DAY,
         naming=Naming({"exported_pod": 4}, (), 2, ("dcgm", "gpu-exporter"), 2),
         recorded=Failure(

@@ -15,7 +15,7 @@ import yaml
 from rightsizer.config import PrometheusSettings
 from rightsizer.doctor.diagnosis import Facts, Failure, Naming, Recorded, Status
 from rightsizer.doctor.examination import FactSources, collect_facts, diagnose
-from rightsizer.doctor.rights import RIGHTS, Command, Right, needed
+from rightsizer.doctor.rights import RIGHTS, Purpose, Right, needed
 from rightsizer.errors import ConfigurationError
 from rightsizer.kube.cluster import Cluster
 from rightsizer.policy.policy_file import BUILT_IN
@@ -231,20 +231,20 @@ def test_doctor_command_invalid_flags_exit_2_without_requests(good: World) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [Command.PLAN, Command.APPLY, Command.UNDO])
-def test_doctor_command_permissions_are_reported_per_command(good: World, command: Command) -> None:
+@pytest.mark.parametrize("command", [Purpose.PLAN, Purpose.APPLY, Purpose.UNDO])
+def test_doctor_command_permissions_are_reported_per_command(good: World, command: Purpose) -> None:
     """An account with the rights of one command lacks only those of the others."""
     good.write_kubeconfig(grant(good.api, needed(RIGHTS, command), "gpu-rightsizer"))
     _, found = doctor(good)
     assert found[command.value]["status"] == "ok"
-    others = {Command.PLAN, Command.APPLY, Command.UNDO} - {command}
+    others = {Purpose.PLAN, Purpose.APPLY, Purpose.UNDO} - {command}
     lacking = {one.value for one in others if _verbs(one) - _verbs(command)}
     assert {one for one in ("plan", "apply", "undo") if found[one]["status"] != "ok"} == {
         one for one in lacking if one != command.value
     }
 
 
-def _verbs(command: Command) -> set[tuple[object, ...]]:
+def _verbs(command: Purpose) -> set[tuple[object, ...]]:
     """What a command asks for, whatever is lost without."""
     return {(one.verb, one.group, one.resource, one.is_own) for one in needed(RIGHTS, command)}
 
@@ -276,14 +276,14 @@ def test_permission_table_covers_every_request_of_each_command(good: World) -> N
     good.add("Pod", good.team, "asked", {})
     label = ["--prometheus-label", f"cluster={good.team}"]
     for command, arguments in {
-        Command.PLAN: ["plan", *label],
-        Command.APPLY: ["apply", "--yes", *label],
-        Command.UNDO: ["undo", "--all", "--yes"],
+        Purpose.PLAN: ["plan", *label],
+        Purpose.APPLY: ["apply", "--yes", *label],
+        Purpose.UNDO: ["undo", "--all", "--yes"],
     }.items():
         rights = needed(RIGHTS, command)
         good.write_kubeconfig(grant(good.api, rights, "gpu-rightsizer"))
         good.api.requests.clear()
-        run = good.run(*arguments, policy=None if command is Command.UNDO else POLICY_OF_A_DAY)
+        run = good.run(*arguments, policy=None if command is Purpose.UNDO else POLICY_OF_A_DAY)
         assert run.code == 0, run.err + run.out
         table = {(right.verb, right.group, right.resource) for right in rights}
         asked = used(good.api.requests.all())
@@ -295,7 +295,7 @@ def test_permission_table_covers_every_request_of_each_command(good: World) -> N
             row for row in table if row[0] not in {"get", "list", "watch"} and row[1] in {"", "apps", "batch"}
         }
         writes = {row for row in writes if row[2] not in rest}
-        if command is Command.APPLY:  # takes a manifest back only where the eviction was refused
+        if command is Purpose.APPLY:  # takes a manifest back only where the eviction was refused
             writes.remove(("delete", "", "secrets"))
         # The first run makes one, and undo changes one only where sizes are kept.
         writes.discard(("patch", "", "configmaps"))

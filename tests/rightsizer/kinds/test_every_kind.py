@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rightsizer.doctor.rights import RIGHTS, Command, needed
+from rightsizer.doctor.rights import RIGHTS, Purpose, needed
 from simulator.kube import Rule
 from simulator.prometheus import Prometheus
 from tests.rightsizer.kind_cases import CASES, value_at
@@ -23,7 +23,7 @@ def _name(kind: str) -> str:
     return "w-" + kind.lower().replace(".", "-")
 
 
-def _only(world: World, command: Command) -> None:
+def _only(world: World, command: Purpose) -> None:
     """Be somebody who has the rights of a command by `doctor --roles`, and what its docs say of unknown kinds."""
     token = f"{command}-token"
     world.api.add_user(token, command)
@@ -46,12 +46,12 @@ class _Story:
             world.add(kind, world.team, _name(kind), {})
         world.add("Deployment", world.team, "busy", {"usage": "busy"})
         self.before = self._look()
-        _only(world, Command.PLAN)
+        _only(world, Purpose.PLAN)
         self.plan = world.run("plan", "-o", "json", policy=DEFAULT_POLICY)
-        _only(world, Command.APPLY)
+        _only(world, Purpose.APPLY)
         self.applied = world.run("apply", "--yes", "-o", "json", policy=DEFAULT_POLICY)
         self.stopped = self._look()
-        _only(world, Command.UNDO)
+        _only(world, Purpose.UNDO)
         self.listed = world.run("undo", "-o", "json")
         self.undone = world.run("undo", "--all", "--yes", "-o", "json")
         self.after = self._look()
