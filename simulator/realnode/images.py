@@ -6,11 +6,16 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 import hashlib
 import io
 import json
+import subprocess
+import sys
+import sysconfig
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TYPE = "application/vnd.oci.image"
+_PYTHON_PATH = "/opt/packages"
+_LEFT_OUT = {"__pycache__", "ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tkinter"}
 
 
 def write_image(
@@ -74,7 +79,10 @@ def _layer(files: Mapping[str, Path], links: Mapping[str, str]) -> bytes:
     return output.getvalue()
 
 
-def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    name = entry.name.rpartition("/")[2]
+    if name in _LEFT_OUT or name.startswith("config-"):
+        return None
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
@@ -98,3 +106,32 @@ def busybox_image(archive: Path, name: str, busybox: Path, applets: Sequence[str
         Cmd=["86400"],
         Env=["PATH=/bin"],
     )
+
+
+def python_image(archive: Path, name: str, *, packages: Sequence[Path], command: str, module: str) -> None:
+    """Write an image with this Python, these packages and modules, and `command`, which runs `module`.
+
+    Python and the libraries that it links stand where they are on this machine.
+    """
+    executable = Path(sys.executable).resolve()
+    standard = Path(sysconfig.get_path("stdlib"))
+    linked = _linked(executable, *(standard / "lib-dynload").glob("*.so"))
+    script = archive.with_suffix(".script")
+    script.write_text(f"#!{executable}\nimport runpy\nrunpy.run_module({module!r}, run_name='__main__')\n")
+    script.chmod(0o755)
+    files = {str(path): path for path in (executable, *linked, standard)}
+    files |= {f"{_PYTHON_PATH}/{path.name}": path for path in packages}
+    write_image(
+        archive,
+        name,
+        {**files, f"/usr/bin/{command}": script},
+        Entrypoint=[command],
+        Env=["PATH=/usr/bin", f"PYTHONPATH={_PYTHON_PATH}", "PYTHONUNBUFFERED=1", "HOME=/tmp"],
+    )
+
+
+def _linked(*programs: Path) -> list[Path]:
+    """The shared libraries of programs, by the names under which they are asked for."""
+    printed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    words = {word for line in printed.splitlines() if line.startswith("\t") for word in line.split()}
+    return sorted(Path(word) for word in words if word.startswith("/"))

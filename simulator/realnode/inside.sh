@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The first process of a real node, in mount, network and process namespaces of its own: what it hides and adds, only the
-# node sees, and everything ends with it. Usage: inside.sh FOLDER CGROUP ADDRESS
+# The first process of a real node, in mount and network namespaces of its own: what it hides and adds, only the node sees.
+# However it ends, a second process ends all others of the node and removes its cgroups. The PID namespace is the
+# machine's, as on a real node: the exporter asks for that. Usage: inside.sh FOLDER CGROUP ADDRESS
 set -euo pipefail
 folder=$1 cgroup=$2 address=$3
 
 mount --make-rprivate /
-mount -t proc proc /proc
 for path in /var/lib /var/log /run; do
   mkdir -p "$folder$path"
   mount --bind "$folder$path" "$path"
@@ -28,8 +28,17 @@ mount --make-rshared /
 
 # Version 1 has a tree for each controller, version 2 one for all.
 for tree in /sys/fs/cgroup /sys/fs/cgroup/*; do
-  [ ! -e "$tree/cgroup.procs" ] || mkdir -p "$tree/$cgroup"
+  [ ! -e "$tree/cgroup.procs" ] || mkdir -p "$tree/$cgroup/runtime"
 done
+setsid bash -c '
+  while kill -0 "$1"; do sleep 0.2; done
+  while folders=$(find /sys/fs/cgroup/"$2" /sys/fs/cgroup/*/"$2" -depth -type d); [ -n "$folders" ]; do
+    for folder in $folders; do
+      while read -r process; do kill -9 "$process"; done <"$folder/cgroup.procs"
+      rmdir "$folder"
+    done
+    sleep 0.1
+  done' - $$ "$cgroup" >/dev/null 2>&1 &
 
 ip link set lo up
 ip link add cni0 type bridge
@@ -37,9 +46,5 @@ ip address add "$address/24" dev cni0
 ip link set cni0 up
 ip route add default dev cni0
 
-trap 'exit 0' TERM
 touch "$folder/ready"
-while :; do
-  sleep 3600 &
-  wait $!
-done
+exec sleep infinity

@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ import yaml
 
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import Programs
+from simulator.gpus.library import library_path
 from simulator.kubeclient import Endpoint, KubeClient, KubeClientError
-from simulator.processes import Child, ProcessError
+from simulator.processes import POLL_S, Child, ProcessError
 from simulator.realnode.images import busybox_image
 from simulator.realnode.obstacles import CGROUPS
 
@@ -44,10 +46,16 @@ class Node:
 
     Attributes:
         directory: Its files; `var/lib`, `var/log` and `run` are what it sees at these paths.
+
+    Args:
+        board: The file that shows GPUs to containers that ask for them as with NVIDIA's runtime.
     """
 
-    def __init__(self, directory: Path, programs: Programs, plane: ControlPlane) -> None:
+    def __init__(
+        self, directory: Path, programs: Programs, plane: ControlPlane, *, board: Path | None = None
+    ) -> None:
         self.directory = directory
+        self._board = board
         self._programs = programs
         self._plane = plane
         self._cgroup = f"{_CGROUP_PREFIX}{os.getpid()}"
@@ -76,7 +84,7 @@ class Node:
         """Start everything; returns once pods run."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with self._stack:
-            self._stack.callback(_remove_cgroups, self._cgroup)
+            self._stack.callback(_wait_for_end, self._cgroup)
             self._start_namespaces()
             self._write_configuration()
             self.connect()
@@ -109,12 +117,16 @@ class Node:
                 f"--kubeconfig={self._plane.kubeconfig}",
                 f"--hostname-override={NAME}",
                 f"--node-ip={_ADDRESS}",
+                "--node-labels=nvidia.com/gpu.present=true",
                 "--v=2",
             ),
         }[name]
         path = os.pathsep.join(dict.fromkeys(str(path.parent) for path in self._programs.values()))
         environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
-        command = [*self._enter(), str(self._programs[name]), *flags]
+        join = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
+        tree = CGROUPS / "pids" if (CGROUPS / "pids").is_dir() else CGROUPS
+        place = ("sh", "-c", join, str(tree / self._cgroup / "runtime"))
+        command = [*self._enter(), *place, str(self._programs[name]), *flags]
         child = Child(name, command, log=self.directory / f"{name}.log", env=environment)
         self._children[name] = child
         self._stack.callback(child.stop)
@@ -169,15 +181,15 @@ class Node:
     # --- how it is made
 
     def _enter(self) -> Sequence[str]:
-        return ("nsenter", "--target", str(self.pid), "--mount", "--net", "--pid", "--")
+        return ("nsenter", "--target", str(self.pid), "--mount", "--net", "--")
 
     def _start_namespaces(self) -> None:
-        unshare = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--")
+        unshare = ("unshare", "--mount", "--net", "--")
         inside = ("bash", str(_INSIDE), str(self.directory), self._cgroup, _ADDRESS)
         child = Child("namespaces", [*unshare, *inside], log=self.directory / "namespaces.log")
         self._stack.callback(child.stop)
         child.wait_until((self.directory / "ready").exists, timeout_s=START_S)
-        self.pid = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
+        self.pid = child.pid
 
     def _write_configuration(self) -> None:
         network = {
@@ -198,9 +210,23 @@ class Node:
         (self.directory / "kubelet.yaml").write_text(yaml.safe_dump(configuration))
         (self.directory / "containerd.toml").write_text(
             _CONTAINERD.format(
-                plugins=self._programs["bridge"].parent, conf=self.directory / "cni", pause=BUSYBOX
+                plugins=self._programs["bridge"].parent,
+                conf=self.directory / "cni",
+                pause=BUSYBOX,
+                runtime=self._runtime(),
             )
         )
+
+    def _runtime(self) -> Path:
+        """The program in the place of runc."""
+        path = self.directory / "runtime"
+        command = "runc"
+        if self._board is not None:
+            script = Path(__file__).with_name("nvidia_runtime.py")
+            command = f"{sys.executable} -I -S {script} {library_path()} {self._board}"
+        path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        path.chmod(0o755)
+        return path
 
     def _import_images(self) -> None:
         archive = self.directory / "busybox.tar"
@@ -244,6 +270,7 @@ conf_dir = "{conf}"
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 SystemdCgroup = false
+BinaryName = "{runtime}"
 """
 
 
@@ -318,17 +345,10 @@ def _is_ready(client: KubeClient) -> bool:
     return any(found["type"] == "Ready" and found["status"] == "True" for found in status["conditions"])
 
 
-def _remove_cgroups(name: str) -> None:
-    """Remove the node's cgroups, deepest first; their processes are ending."""
+def _wait_for_end(name: str) -> None:
+    """Wait until the node's cgroups are gone, and with them all that ran in them."""
     deadline = time.monotonic() + START_S
-    for tree in (CGROUPS, *CGROUPS.iterdir()):
-        top = tree / name
-        while top.is_dir():
-            for folder in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-            with contextlib.suppress(OSError):
-                top.rmdir()
-            if time.monotonic() > deadline:
-                raise ProcessError(f"{top}: cannot be removed")
-            time.sleep(0.05)
+    while left := [*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}")]:
+        if time.monotonic() > deadline:
+            raise ProcessError(f"{left[0]}: was not removed within {START_S:g} s")
+        time.sleep(POLL_S)

@@ -1,5 +1,6 @@
 """Pods on a real node: created by manifests, and looked at from the API server, the node's /proc and its cgroups."""
 
+import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,7 +51,8 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for found in self.client.get(self._pods)["items"]:
-            self.delete(found["metadata"]["name"])
+            self._delete(found["metadata"]["name"])
+        wait_until(lambda: not self.client.get(self._pods)["items"])
         self.client.delete(f"/api/v1/namespaces/{self.namespace}")
 
     def run(self, body: Mapping[str, Any], *, phase: str = "Running") -> Object:
@@ -65,9 +67,30 @@ class Cluster:
 
     def delete(self, name: str) -> None:
         """Delete a pod and wait until it is gone."""
-        path = f"{self._pods}/{name}"
-        self.client.delete(path)
-        wait_until(lambda: not self._exists(path))
+        self._delete(name)
+        wait_until(lambda: not self._exists(f"{self._pods}/{name}"))
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(KubeClientError):  # its owner may be faster
+            self.client.delete(f"{self._pods}/{name}")
+
+    def debug(self, name: str, added: Object) -> Object:
+        """The pod with an ephemeral container, once that runs."""
+        self.client.patch(
+            f"{self._pods}/{name}/ephemeralcontainers", {"spec": {"ephemeralContainers": [added]}}
+        )
+        wait_until(
+            lambda: any(
+                "running" in found["state"]
+                for found in self.get(name)["status"].get("ephemeralContainerStatuses", ())
+            )
+        )
+        return self.get(name)
+
+    def kill(self, pod: Mapping[str, Any], container: str) -> None:
+        """Kill a container's processes, as the kernel does when memory is short."""
+        for process in self.processes(pod)[container]:
+            self.node.run("kill", "-9", str(process))
 
     def processes(self, pod: Mapping[str, Any]) -> dict[str, list[int]]:
         """Process ids of a pod as the node has them, by the name of the container, which its id tells."""

@@ -6,20 +6,40 @@ import pytest
 
 from simulator.controlplane.plane import ControlPlane
 from simulator.controlplane.programs import NODE, find
+from simulator.gpus import Board
 from simulator.realnode.node import Node
 from tests.node.cluster import Cluster
+from tests.node.exporting import Exporter, import_exporter
+from tests.node.gpus import SPEC, Gpus
 
 _SHOWN_LINES = 40
 
 
 @pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A real node that is Ready; for tests with the marker `node`."""
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpus]:
+    """The GPUs of a real node that is Ready; for tests with the marker `node`."""
     folder = tmp_path_factory.mktemp("node")
+    file = folder / "board"
     with (
+        Board(file, SPEC) as board,
         ControlPlane(folder / "controlplane", find(), simulates_kubelets=False) as plane,
-        Node(folder / "node", find(NODE), plane) as running,
+        Node(folder / "node", find(NODE), plane, board=file) as running,
     ):
+        import_exporter(running, folder / "exporter.tar")
+        with Gpus(running, board) as offered:
+            yield offered
+
+
+@pytest.fixture(scope="session")
+def node(gpus: Gpus) -> Node:
+    """The real node."""
+    return gpus.node
+
+
+@pytest.fixture(scope="session")
+def exporter(node: Node) -> Iterator[Exporter]:
+    """The exporter as the chart runs it on the real node, with attribution of shared GPUs."""
+    with Cluster(node) as cluster, Exporter(cluster) as running:
         yield running
 
 
