@@ -329,9 +329,11 @@ def _half_covered(evidence: Evidence) -> Iterator[str]:
             names = {signal: words for _, words, signal in _SECOND_SIGNALS}
             for signal, share, holes, since in held.usage.lacking:
                 if agrees[signal] is False and (holes or share < evidence.coverage):
+                    is_late = since > evidence.candidate.at - evidence.window
+                    where = f"from {instant(since)} on" if is_late else "with gaps"
                     yield (
                         f"pod {pod.ref.name}: {names[signal]} data for {device(held.usage)} cover {share:.0%} of the "
-                        f"last {span(evidence.window)}, from {instant(since)} on; it may have worked before"
+                        f"last {span(evidence.window)}, {where}; it may have worked where they are missing"
                     )
 
 
