@@ -260,6 +260,7 @@ def _writer(decision: Decision, row: Kind) -> _Writer:
 
 
 def _notify(decision: Decision, row: Kind, fresh: Workload, session: ApplySession) -> str:
+    """Put a notice on a workload as preflight read it."""
     path = path_of(fresh.ref, row)
     patch = notice_patch(decision, fresh, run=session.run, at=session.clock())
     session.cluster.patch(path, patch, dry_run=True)

@@ -252,7 +252,7 @@ def _is_at_most(value: float | None, limit: float | None) -> bool:
 
 
 def _below_its_work(candidate: Candidate, evidence: Evidence) -> str:
-    """Words if no device drew nearly what it does at work, with the time without memory traffic; empty if one did.
+    """Words if no device drew nearly what it does at work, with the time without memory traffic; else empty.
 
     It may have worked before in just this way: at about this power without memory traffic, until there was some again.
     """

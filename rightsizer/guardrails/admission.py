@@ -350,7 +350,7 @@ def _of_names(own: str, names: Sequence[str]) -> Iterator[Object]:
 
 
 def _of_notes() -> Iterator[Object]:
-    """Conditions for metadata: own labels and annotations only, nothing that makes controllers act on an object."""
+    """Own labels and annotations only; nothing that lets controllers load, copy, expose, keep or delete an object."""
     free = f"k.startsWith({cel.text(PREFIX)})"
     for field in ("labels", "annotations"):
         yield _validation(cel.nothing_added(field, free), f"other {field} than {PREFIX}* may not be added")

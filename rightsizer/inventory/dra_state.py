@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 
 
 class UnknownClaimError(ValueError):
-    """A pod would accept devices that are unknown; the message says why."""
+    """The devices that a pod would accept are unknown; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def recorded_edits(annotations: Mapping[str, str]) -> Sequence[Edit]:
 
 
 def resumed_at(annotations: Mapping[str, str]) -> datetime.datetime | None:
-    """Time of the last rollback by gpu-rightsizer, if any.
+    """Time at which it was last restored, by undo or rollback, if ever.
 
     Raises:
         ValueError: The annotation cannot be read.

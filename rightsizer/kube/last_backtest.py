@@ -22,7 +22,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class PolicyFigures(msgspec.Struct, frozen=True, rename="camel"):
-    """GPU-hours, cost and stops that a policy would have caused.
+    """GPU-hours and money that a policy would have saved, and its stops.
 
     Attributes:
         name: Of its file.

@@ -107,7 +107,7 @@ class Scalable:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workload:
-    """A unit that is judged and stopped whole: the topmost known controller with its GPU pods, a gang, or a bare pod.
+    """A unit that is judged and changed as one: the topmost known controller with its GPU pods, a gang, or a bare pod.
 
     Attributes:
         generation: The object's `metadata.generation`; 0 where it has none.

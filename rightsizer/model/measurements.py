@@ -180,7 +180,7 @@ class Concurrency:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waits:
-    """Time that a pod's containers waited, as means over the window, 0 to 1.
+    """Shares of the window in which a pod's containers waited, 0 to 1.
 
     Attributes:
         cpu_throttled: Share of CFS periods in which they were throttled by their CPU limit (cAdvisor).

@@ -119,7 +119,7 @@ OPENS_BREAKER = (
 
 
 class ChangeOutcome(enum.StrEnum):
-    """Reason why an earlier change is no longer in effect."""
+    """End of an earlier change."""
 
     UNDONE = "undone"
     REVERTED = "reverted"

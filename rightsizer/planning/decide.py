@@ -428,7 +428,7 @@ def _after_notice(decision: Decision, wait: datetime.timedelta, evaluator: Polic
 def sort_key(
     decision: Decision, rejecting: Collection[str] = ()
 ) -> tuple[int, int, bool, float, float, str, str, str]:
-    """Changes first, then blocked ones, then advice; in per_pod, most GPUs per stopped pod, then most GPUs.
+    """Changes first, then blocked ones, then advice; in each, most GPUs per stopped pod, then most GPUs.
 
     Those in namespaces that reject changes come last: many such workloads delay others by one cycle.
     """

@@ -165,7 +165,7 @@ def _place_all(attempt: _Attempt, places: Places) -> list[Placement] | None:
 
 def _reserve(attempt: _Attempt, places: Places) -> Placement | None:
     """The victims whose quota is missing, first those on nodes that the pods could use; None if it is not enough."""
-    pod, missing = min(attempt.pods, key=lambda victim: victim.priority), dict(attempt.takes)
+    pod, missing = min(attempt.pods, key=lambda pod: pod.priority), dict(attempt.takes)
     usable = frozenset[str]().union(*{pod.nodes for pod in attempt.pods})
     victims: list[Victim] = []
 

@@ -306,7 +306,7 @@ class Places:
         return self._freed[victim]
 
     def _quota_of(self, victim: Victim) -> dict[QuotaKey, float]:
-        """Quota that its queue gets back; nothing if fewer pods return, since the amount is not known before."""
+        """Quota that its queue gets back; nothing where its pods are unknown: what fewer give back is not known."""
         found: dict[QuotaKey, float] = collections.defaultdict(float)
         if self._quotas and victim.pods:
             ref = victim.decision.workload.ref

@@ -101,7 +101,7 @@ def _works(
     use: Use,
     idle: Thresholds,
 ) -> str:
-    """Activity of a pod that its finding excludes, or may exclude, in words; empty if none."""
+    """Activity that a pod had, or may have had, and its finding excludes, in words; empty if none."""
     if any(usage.invalid for usage, _ in seen):
         return "had impossible values"
     if name is FindingName.STUCK:  # it is active, but only moves memory when it works

@@ -368,7 +368,7 @@ class Policy(Part):
     )
     breaker: Breaker = pydantic.Field(
         default_factory=Breaker,
-        description="What stops all changes until an operator resets the breaker.",
+        description="Conditions that stop all changes until an operator resets the breaker.",
     )
     rules: tuple[Rule, ...] = pydantic.Field(
         strict=False,

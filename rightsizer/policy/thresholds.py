@@ -307,7 +307,7 @@ class TooManyGpus(Judging):
 
 
 class TooManyReplicas(Judging):
-    """Thresholds for replicas: those of the busiest minute, plus headroom.
+    """Thresholds for how many replicas suffice: those of the busiest minute, plus headroom.
 
     The defaults are those that free most at 0.5 % of minutes short (`python -m benchmarks.serving`).
     """

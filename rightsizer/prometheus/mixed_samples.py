@@ -11,6 +11,7 @@ _MIXED = re.compile(
     r'PromQL warning: encountered a mix of histograms and floats for (?:metric name "(?P<metric>.+?)"|aggregation)'
 )
 _LOST_IN = "avg_over_time|rate|increase"
+"""Functions that leave out a series which mixes both, or answer NaN, which no counter's seconds are."""
 _TOKEN = re.compile(r"""\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|[()]""", re.DOTALL)
 
 

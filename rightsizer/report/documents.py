@@ -403,7 +403,7 @@ def render(document: Mapping[str, Any] | Sequence[Any], form: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that quotes text twice if characters must be escaped; PyYAML cannot read all that it writes."""
+    """Dumper that writes text in double quotes if characters must be escaped; PyYAML cannot read all that it writes."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Write each value out: a plan with aliases is not read back."""

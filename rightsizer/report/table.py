@@ -249,6 +249,7 @@ def _what_applying_does(plan: Plan, chosen: Sequence[Decision], *, is_saved: boo
 
 
 def _deeds(decisions: Sequence[Decision]) -> str:
+    """Changes of workloads in words; a notice frees nothing yet."""
     noticed = [decision for decision in decisions if decision.action is Action.NOTICE]
     others = [decision for decision in decisions if decision not in noticed]
     stopped = [decision for decision in others if decision.finding.proposal is None]

@@ -388,6 +388,7 @@ class LedgerReader:
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:
+    """Room for what does not fit into memory; None where nothing can be written."""
     try:
         return tempfile.TemporaryDirectory(prefix="gpu-rightsizer-", ignore_cleanup_errors=True)
     except OSError:
