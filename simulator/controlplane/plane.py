@@ -172,6 +172,7 @@ class ControlPlane:
             f"--service-account-private-key-file={files.service_account_key}",
             f"--root-ca-file={files.authority}",
             "--horizontal-pod-autoscaler-sync-period=1s",
+            f"--flex-volume-plugin-dir={self.directory / 'volume-plugins'}",
             *_IN_NO_HURRY,
         )
         self._start_client("kube-scheduler", SCHEDULER, server, "--secure-port=0", *self._scheduler_flags())

@@ -31,7 +31,7 @@ for tree in /sys/fs/cgroup /sys/fs/cgroup/*; do
   [ ! -e "$tree/cgroup.procs" ] || mkdir -p "$tree/$cgroup/runtime"
 done
 setsid bash -c '
-  while kill -0 "$1"; do sleep 0.2; done
+  while grep -qv ") Z" "/proc/$1/stat"; do sleep 0.2; done
   while folders=$(find /sys/fs/cgroup/"$2" /sys/fs/cgroup/*/"$2" -depth -type d); [ -n "$folders" ]; do
     for folder in $folders; do
       while read -r process; do kill -9 "$process"; done <"$folder/cgroup.procs"

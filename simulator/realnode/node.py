@@ -253,6 +253,7 @@ class Node:
         return listener
 
 
+# Nothing of the machine's own: no plugins, devices or profiles of it, and nothing written outside of what is hidden.
 _CONTAINERD = """\
 version = 3
 root = "/var/lib/containerd"
@@ -261,8 +262,14 @@ state = "/run/containerd"
 address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{pause}"
+[plugins."io.containerd.internal.v1.opt"]
+path = "/var/lib/containerd/opt"
+[plugins."io.containerd.nri.v1.nri"]
+disable = true
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
+disable_apparmor = true
+cdi_spec_dirs = []
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["{plugins}"]
 conf_dir = "{conf}"
@@ -284,6 +291,7 @@ def _kubelet_configuration(cgroup: str, manifests: Path) -> dict[str, Any]:
         "failSwapOn": False,
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "staticPodPath": str(manifests),
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "fileCheckFrequency": "1s",
         "syncFrequency": "1s",
         "nodeStatusUpdateFrequency": "1s",

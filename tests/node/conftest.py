@@ -1,6 +1,7 @@
 """One real node for the whole test session; what its programs logged is shown with a test that fails."""
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,29 @@ from tests.node.exporting import Exporter, import_exporter
 from tests.node.gpus import SPEC, Gpus
 
 _SHOWN_LINES = 40
+_SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
+_PATHS = (
+    *("/opt/containerd", "/usr/libexec/kubernetes", "/var/lib/kubelet", "/run/containerd"),
+    "/sys/class/net/cni0",
+)
+
+
+def machine() -> dict[str, object]:
+    """The settings of this machine that a kubelet sets, and whether it has what kubelet and containerd make."""
+    settings = {name: Path("/proc/sys", name).read_text() for name in _SYSCTLS}
+    return {**settings, **{path: Path(path).exists() for path in _PATHS}}
 
 
 @pytest.fixture(scope="session")
-def gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpus]:
+def machine_before() -> dict[str, object]:
+    """The machine before the node started."""
+    return machine()
+
+
+@pytest.fixture(scope="session")
+def gpus(machine_before: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpus]:
     """The GPUs of a real node that is Ready; for tests with the marker `node`."""
+    del machine_before  # it was looked at first
     folder = tmp_path_factory.mktemp("node")
     file = folder / "board"
     with (

@@ -1,10 +1,9 @@
 """The real node itself: a pod's processes and cgroup come and go, and the machine stays as it was."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.node.cluster import Cluster, pod
+from tests.node.conftest import machine
 
 pytestmark = pytest.mark.node
 
@@ -22,9 +21,8 @@ def test_pod_on_real_node_has_process_and_cgroup_until_deleted(cluster: Cluster)
     assert not path.exists()
 
 
-def test_real_node_leaves_machine_settings_alone(cluster: Cluster) -> None:
-    """The kubelet reads back what it wants; the machine's own files have what they had."""
-    name = "sys/vm/overcommit_memory"
-    assert (cluster.node.root / "proc" / name).read_text() == "1\n"
+def test_real_node_leaves_the_machine_as_it_was(cluster: Cluster, machine_before: dict[str, object]) -> None:
+    """The kubelet reads back what it wants, and the node has its own network and folders."""
+    assert (cluster.node.root / "proc/sys/vm/overcommit_memory").read_text() == "1\n"
     cluster.node.run("ip", "address", "show", "cni0")
-    assert not Path("/sys/class/net/cni0").exists()
+    assert machine() == machine_before
