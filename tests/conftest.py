@@ -66,6 +66,8 @@ PROGRAMS = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that use golden files, for `make golden`; skip tests that lack a program, with the reason."""
     reasons = _reasons()
+    if any(item.get_closest_marker("node") for item in items) and (reason := obstacle()):
+        reasons["node"] = reason
     for item in items:
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker("golden")
@@ -79,8 +81,6 @@ def _reasons() -> dict[str, str]:
     for marker, names in PROGRAMS.items():
         if missing := [program for program in names if shutil.which(program) is None]:
             reasons[marker] = f"not on the path: {', '.join(missing)}; scripts/install-tools installs it"
-    if reason := obstacle():
-        reasons["node"] = reason
     built = {
         "controlplane": CONTROL_PLANE,
         "operators": CONTROL_PLANE,

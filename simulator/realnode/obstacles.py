@@ -1,8 +1,10 @@
 """The reasons why a machine cannot run a real node; imports nothing that starts one."""
 
 import os
+import platform
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -10,17 +12,25 @@ _TOOLS = ("bash", "busybox", "ip", "mount", "nsenter", "runc", "unshare")
 
 
 def obstacle() -> str:
-    """The reason why no node can run on this machine; empty if there is none."""
+    """The first reason why no node can run on this machine; empty if there is none."""
+    return next(_obstacles(), "")
+
+
+def _obstacles() -> Iterator[str]:
     if os.geteuid() != 0:
-        return "a real node needs root"
+        yield "a real node needs root"
+    if platform.machine() != "x86_64":
+        yield f"a real node was tried on x86_64 only, not on {platform.machine()}"
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
-        return f"not on the path: {', '.join(missing)}; scripts/install-tools --node installs it"
-    if not os.access(CGROUPS, os.W_OK) or not list(CGROUPS.glob("**/cgroup.procs"))[:1]:
-        return f"{CGROUPS}: no cgroups that can be written to"
-    trial = subprocess.run(
-        ["unshare", "--mount", "--net", "mount", "--make-rprivate", "/"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return "" if trial.returncode == 0 else f"no namespaces can be made here: {trial.stderr.strip()}"
+        yield f"not on the path: {', '.join(missing)}; scripts/install-tools --node installs it"
+    if b"/ld-linux" in Path(shutil.which("busybox") or "").read_bytes():
+        yield "busybox is linked dynamically; a container needs the package busybox-static"
+    if (CGROUPS / "cgroup.controllers").exists():
+        yield f"{CGROUPS} has version 2, whose controllers the kubelet would enable for the whole machine"
+    if not os.access(CGROUPS, os.W_OK) or next(CGROUPS.glob("*/cgroup.procs"), None) is None:
+        yield f"{CGROUPS}: no cgroups that can be written to"
+    script = "mount --make-rprivate / && ip link add trial type bridge"
+    command = ["unshare", "--mount", "--net", "sh", "-c", script]
+    trial = subprocess.run(command, capture_output=True, text=True, check=False)
+    if trial.returncode:
+        yield f"no namespaces can be made here: {trial.stderr.strip()}"
