@@ -50,6 +50,7 @@ class Child:
     ) -> None:
         self.name = name
         self.log = log
+        self._is_over = False
         log.parent.mkdir(parents=True, exist_ok=True)
         launcher = (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()))
         with log.open("ab") as output:
@@ -100,7 +101,9 @@ class Child:
             self.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
-        self._signal(signal.SIGKILL)
+        if not self._is_over:  # its number may be another's by now
+            self._signal(signal.SIGKILL)
+        self._is_over = True
         return self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
