@@ -171,24 +171,22 @@ class _CounterQuery(Generic[K]):
     invalid: dict[K, set[str]]
 
     def increase(self, metric: str, *matchers: str, parts: Sequence[str] = ()) -> dict[K, float]:
-        """The increase, with that of each target of a job: a restarted exporter has another address."""
-        by_job: dict[tuple[K, str], float] = {}
-        for key, job, value in self._values("increase", metric, (*parts, *CONTAINER, REASON), matchers):
-            by_job[key, job] = by_job.get((key, job), 0.0) + value
-        return _highest((key, value) for (key, _), value in by_job.items())
+        """The increase, of the job with the highest."""
+        found = _of_targets(self._values("increase", metric, (*parts, *CONTAINER, REASON), matchers))
+        return _highest((key, value) for (key, _), value in found.items())
 
     def peak(self, metric: str) -> dict[K, float]:
         """The peak of the sum over containers."""
         return _highest((key, value) for key, _, value in self._values("max_over_time", metric, CONTAINER))
 
     def samples(self, metric: str) -> dict[K, float]:
-        """The number of samples."""
-        return _highest((key, value) for (key, _), value in self.samples_by_job(metric).items())
+        """The number of samples, of the job with most."""
+        found = _of_targets(self._values("count_over_time", metric, ()))
+        return _highest((key, value) for (key, _), value in found.items())
 
-    def samples_by_job(self, metric: str) -> dict[tuple[K, str], float]:
-        """The same for each job."""
-        counted = self._values("count_over_time", metric, ())
-        return _highest(((key, job), value) for key, job, value in counted)
+    def samples_by_target(self, metric: str) -> list[tuple[K, str, float]]:
+        """The number of samples of each target, with its job."""
+        return list(self._values("count_over_time", metric, ()))
 
     def _values(
         self, function: str, metric: str, parts: Sequence[str], only: Sequence[str] = ()
@@ -223,6 +221,14 @@ def _highest(values: Iterable[tuple[K, float]]) -> dict[K, float]:
     return found
 
 
+def _of_targets(values: Iterable[tuple[K, str, float]]) -> dict[tuple[K, str], float]:
+    """The sum over the targets of each job: a restarted exporter has another address."""
+    found: dict[tuple[K, str], float] = {}
+    for key, job, value in values:
+        found[key, job] = found.get((key, job), 0.0) + value
+    return found
+
+
 def query_counters(querier: SourceQuerier, window: datetime.timedelta) -> Counters:
     """All counters over the window; none if the source has none."""
     counters = Counters()
@@ -243,15 +249,13 @@ def device_counters(querier: SourceQuerier, window: datetime.timedelta, pods: La
     counters = Counters()
     key_of = querier.source.labels.device_of
     query = _query(querier, window, key_of, counters.invalid_devices, of_devices=True)
-    _add_devices(counters, query, IN_REACH)
+    counted = _add_devices(counters, query, IN_REACH)
     counters.devices = {key: one for key, one in counters.devices.items() if key in counters.gap_s}
     others = query.increase(UNATTRIBUTED, OUT_OF_REACH)
     of_pods = query.increase(POD_BUSY, pods.has_pod, parts=pods.owner)
-    samples = query.samples(UNATTRIBUTED)
     for key, device in counters.devices.items():
         known_s = counters.unknown_s[key] + others.get(key, 0.0) + of_pods.get(key, 0.0)
-        is_counted = samples.get(key, 0.0) >= COMPLETE * device.samples
-        counters.unknown_s[key] += unexplained_s(device.busy_s, known_s, is_counted=is_counted)
+        counters.unknown_s[key] += unexplained_s(device.busy_s, known_s, is_counted=key in counted)
     return counters
 
 
@@ -306,7 +310,7 @@ def _add_pods(counters: Counters, query: _CounterQuery[UseKey]) -> None:
 def _add_devices(
     counters: Counters, query: _CounterQuery[DeviceKey], reasons: str = NOT_A_PODS
 ) -> Collection[DeviceKey]:
-    """Add the counters of devices; those with series of unattributed work, which exist from the start."""
+    """Add the counters of devices; those of which unattributed work was counted as long: it is from the start."""
     counters.devices = {key: CounterIncrease(busy_s) for key, busy_s in query.increase(DEVICE_BUSY).items()}
     _set_complete(counters, query)
     counters.gap_s = query.increase(GAPS)
@@ -315,12 +319,15 @@ def _add_devices(
     for device, seconds in unattributed.items():
         counters.unknown_s[device] = counters.unknown_s.get(device, 0.0) + seconds
     counters.unknown_traffic_s = query.increase(UNATTRIBUTED_TRAFFIC, reasons)
-    return unattributed.keys()
+    samples = query.samples(UNATTRIBUTED)
+    return {
+        key for key, device in counters.devices.items() if samples.get(key, 0.0) >= COMPLETE * device.samples
+    }
 
 
 def _add_unexplained(counters: Counters, devices: Collection[DeviceKey]) -> None:
-    """Add the work of devices without these series, for example dropped ones, that is no known pod's."""
-    known_s = {device: counters.gap_s.get(device, 0.0) for device in devices}
+    """Add the work of devices without all of these series, for example dropped ones, that is no known pod's."""
+    known_s = {device: counters.unknown_s.get(device, 0.0) for device in devices}
     for key, pod in counters.pods.items():
         if key[2:] in known_s:
             known_s[key[2:]] += pod.busy_s
@@ -330,14 +337,28 @@ def _add_unexplained(counters: Counters, devices: Collection[DeviceKey]) -> None
 
 
 def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
-    """Set which devices have counters over the whole window."""
-    at = query.at - query.window * (1 - EARLY)
-    early = dataclasses.replace(query, window=query.window * EARLY, at=at).samples(DEVICE_BUSY)
-    counts = query.samples_by_job(DEVICE_BUSY)
-    densest = _highest((job, count) for (_, job), count in counts.items())
+    """Set which devices have counters, also of gaps, over the whole window, from its begin to its end.
+
+    Targets of a job may follow each other. A part of the window has few of them, so its densest target tells how many
+    samples the window can have; else a device that two tell of at the same time would make all others incomplete.
+    """
+    parts = (query.at - query.window * (1 - EARLY), query.at)
+    early, late = (
+        dataclasses.replace(query, window=query.window * EARLY, at=at).samples_by_target(DEVICE_BUSY)
+        for at in parts
+    )
+    told = query.samples_by_target(DEVICE_BUSY)
+    densest = _highest((job, count) for _, job, count in told)
+    densest |= _highest((job, max(count / EARLY, densest.get(job, 0.0))) for _, job, count in (*early, *late))
+    counts = _of_targets(told)
+    most = _highest((job, count) for (_, job), count in counts.items())
+    ends, gaps = (_of_targets(early), _of_targets(late)), query.samples(GAPS)
     for (device, job), count in counts.items():
         if (increase := counters.devices.get(device)) is not None:
             increase.samples = max(increase.samples, count)
-            is_early = early.get(device, 0.0) + 1 >= MIN_EARLY_SHARE * EARLY * count
+            expected = min(most[job], densest[job])
+            least = MIN_EARLY_SHARE * EARLY * min(count, expected)
+            is_whole = all(end.get((device, job), 0.0) + 1 >= least for end in ends)
             # The same window may contain one more scrape of one target than of another.
-            increase.is_complete |= is_early and count + 1 >= COMPLETE * densest[job]
+            is_whole &= min(count, gaps.get(device, 0.0)) + 1 >= COMPLETE * expected
+            increase.is_complete |= is_whole

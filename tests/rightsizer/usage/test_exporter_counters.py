@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from typing import Any
 
 import hypothesis
 import pytest
@@ -288,10 +289,95 @@ def test_usages_counters_that_lack_samples_prove_work(metrics: Metrics, others: 
     assert (usage.busy_s, usage.is_own, usage.activity_peak) == (near(300, rel=0.2), False, 0)
 
 
+_DEVICE, _GAPS = exporter_counters.DEVICE_BUSY, exporter_counters.GAPS
+_UNATTRIBUTED = exporter_counters.UNATTRIBUTED
+
+
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """Samples of the counters of a GPU that pods a and b share, by metric: from how long before the end until when.
+
+    Attributes:
+        per_minute: Seconds of work in each of the last hundreds of minutes, by metric.
+        moved: Whether the exporter had another address for the first 14 hours.
+        lost: Counters without samples in the last 10 hours; `a` is the counter of that pod.
+        gauge: The driver's utilization meanwhile.
+    """
+
+    per_minute: dict[str, float]
+    moved: bool = False
+    lost: tuple[str, ...] = ()
+    gauge: float = 0.0
+
+    def write(self, metrics: Metrics) -> None:
+        """All series, those of two targets if it moved."""
+        device = {"UUID": "GPU-s", "namespace": "", "modelName": ""}
+        told = [
+            *((pod, exporter_counters.POD_BUSY, {"UUID": "GPU-s", "pod": pod}) for pod in ("a", "b")),
+            (_DEVICE, _DEVICE, device),
+            (_GAPS, _GAPS, device),
+            (_UNATTRIBUTED, _UNATTRIBUTED, {**device, "reason": "shared"}),
+        ]
+        for since, until, instance in (
+            (DAY, 10 * HOUR, "n1:1" if self.moved else "n1:2"),
+            (10 * HOUR, 0 * HOUR, "n1:2"),
+        ):
+            times: Any = {"since": since, "until": until, "instance": instance}
+            for pod in ("a", "b"):
+                metrics.write(idle(**{UTIL: within(580, 0, self.gauge)}), pod=pod, UUID="GPU-s", **times)
+            for key, metric, labels in told:
+                if until or key not in self.lost:
+                    counter = rising(within(580, 0, self.per_minute.get(key, 0.0)))
+                    metrics.write({metric: counter}, labels, **times)
+
+
+@pytest.mark.covers("P14")
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(
+            _Told({_DEVICE: 0.5, _UNATTRIBUTED: 0.5}, lost=(_UNATTRIBUTED,)), id="unattributed-work"
+        ),
+        pytest.param(_Told({_DEVICE: 0.5, "a": 0.5}, lost=("a",)), id="the-pod"),
+        pytest.param(
+            _Told({_DEVICE: 0.5, "a": 0.5}, lost=("a",), moved=True), id="the-pod-of-another-target"
+        ),
+        pytest.param(
+            _Told(
+                {_DEVICE: 12, "a": 12},
+                lost=("a", "b", _DEVICE, _GAPS, _UNATTRIBUTED),
+                gauge=20,
+            ),
+            id="all-of-the-job",
+        ),
+        pytest.param(_Told({_DEVICE: 12, "a": 12}, lost=(_GAPS,), gauge=20, moved=True), id="gaps"),
+    ],
+)
+def test_usages_counters_without_their_end_make_nobody_idle(metrics: Metrics, told: _Told) -> None:
+    """Whether the rest of what they miss is counted, or only shown by the gauge, a pod that worked is in use."""
+    told.write(metrics)
+    living = {_DEVICE: 0, _GAPS: 0, exporter_counters.POD_BUSY: 0}
+    metrics.write(living, pod="c", UUID="GPU-o", job="other")
+    usage = metrics.usage("a")
+    assert (usage.busy_s or 0.0) > 200 or (not usage.is_own and usage.activity_peak == near(0.2))
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_usages_counters_of_an_exporter_with_a_new_address_are_complete(
+    metrics: Metrics, *, doubled: bool
+) -> None:
+    """Its targets follow each other; of another device, two tell at the same time."""
+    _Told({_DEVICE: 30, "a": 30}, moved=True, gauge=50).write(metrics)
+    for instance in ("n2:1", "n2:2") if doubled else ("n2:1",):
+        metrics.write({_DEVICE: 0, _GAPS: 0}, UUID="GPU-o", namespace="", instance=instance)
+    usage = metrics.usage("b")
+    assert (usage.is_own, usage.busy_s, usage.activity_peak) == (True, 0.0, 0.0)
+
+
 def test_activity_counters_are_complete_with_one_sample_less_than_others(metrics: Metrics) -> None:
     """In a window of 10m 10s one exporter was scraped ten times, another of its job eleven times."""
     Shared(30).write(metrics, a=30, b=0)
-    counters = {exporter_counters.DEVICE_BUSY: 0.0, exporter_counters.GAPS: 0.0}
+    counters = {exporter_counters.DEVICE_BUSY: 0.0, _GAPS: 0.0}
     later = datetime.timedelta(seconds=25)
     metrics.write(counters, UUID="GPU-o", namespace="", since=HOUR + later, until=later, instance="n2")
     window, at = datetime.timedelta(seconds=610), metrics.at - datetime.timedelta(seconds=20)
