@@ -132,9 +132,10 @@ build/schemas: tests/schemas/package-lock.json
 check-deploy: check-dashboard check-monitors check-image check-workflows ## what is installed in a cluster, by tools that pytest does not start
 
 .PHONY: check-deep
-check-deep: controlplane ## what takes longer than CI may: the slowest tests, many more examples of each property, fuzzing and the soak
+check-deep: controlplane ## what takes longer than CI may: the slowest tests, real operators and node, many more examples of each property, fuzzing and the soak
 	@scripts/install-tools
 	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m "deep or hypothesis" --hypothesis-profile=deep --timeout=1800 $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-operators test-node
 	@$(BIN)/python -m tests.rightsizer.poisoning 200
 	@$(BIN)/python -m benchmarks.exporter_soak
 	@$(BIN)/python -m benchmarks.cycle_soak
