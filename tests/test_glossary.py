@@ -28,7 +28,7 @@ ELSEWHERE = re.compile(
     r"|dcgm-exporter|device-plugin|foreign-nodes|pod-deletion-cost"
 )
 """Hyphenated names of other things on the pages below: objects, checks of the doctor, tools."""
-INTERNAL = {"BusySource", "Command", "Format", "Kind", "Need", "Statistic", "Steering", "UsagePart", "Value"}
+INTERNAL = {"BusySource", "Format", "Kind", "Need", "Purpose", "Statistic", "Steering", "UsagePart", "Value"}
 """Enumerations whose values nobody sees."""
 CLOSED_WORDS = 60
 """A policy author has to know at most this many closed values."""
