@@ -19,6 +19,7 @@ SUSPENDED = ("spec", "suspend")
 _RUN_POLICY = ("spec", "runPolicy", "suspend")
 _CLEANED = ("spec", "runPolicy", "cleanPodPolicy")
 NOWHERE = "nowhere"
+_SUSPENDED = ("conditions", "Suspended")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Row:
         spec: As its owner writes it, from a template of pods with one container.
         container: The name of that container, where its operator insists on one.
         pods: Pods that run before anything is changed.
+        waits: Whether others wait for a node meanwhile.
         status: What brings it into its state, if not its pods.
         reached: A field of its status and its value in that state, or one of its conditions.
         result: Of `apply`; empty if it plans nothing.
@@ -46,6 +48,7 @@ class Row:
     state: str
     spec: Spec
     pods: int
+    waits: bool = False
     container: str = "main"
     status: Object = dataclasses.field(default_factory=dict)
     reached: tuple[str, str] | None = None
@@ -137,8 +140,8 @@ def _kubeflow() -> Iterator[Row]:
 
         running = _training(specs, first)
         yield row("running", running, 2, stopped=(_RUN_POLICY, True), back=2)
-        yield row("waiting", _unplaced(running), 0, result="")
-        yield row("suspended", _training(specs, first, suspend=True), 0, result="")
+        yield row("waiting", _unplaced(running), 0, waits=True, result="")
+        yield row("suspended", _training(specs, first, suspend=True), 0, reached=_SUSPENDED, result="")
         if first != "Worker":
             for state, code in (("Succeeded", "0"), ("Failed", "1")):
                 ended = _training(specs, first, code=code)
@@ -192,8 +195,8 @@ def _train_jobs() -> Iterator[Row]:
         )
 
     yield row("running", _train_job(), _runtime(), 2, back=2)
-    yield row("waiting", _train_job(), _unplaced(_runtime()), 0, result="")
-    yield row("suspended", _train_job(suspend=True), _runtime(), 0, result="")
+    yield row("waiting", _train_job(), _unplaced(_runtime()), 0, waits=True, result="")
+    yield row("suspended", _train_job(suspend=True), _runtime(), 0, reached=_SUSPENDED, result="")
     for state, code in (("Complete", "0"), ("Failed", "1")):
         reached = ("conditions", state)
         yield row(state.lower(), _train_job(), _runtime(code), 0, reached=reached, result="")
@@ -217,8 +220,8 @@ def _job_sets() -> Iterator[Row]:
         return Row("jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", state, spec, pods, **expected)
 
     yield row("running", _job_set(), 2, back=2)
-    yield row("waiting", _unplaced(_job_set()), 0, result="")
-    yield row("suspended", _job_set(suspend=True), 0, result="")
+    yield row("waiting", _unplaced(_job_set()), 0, waits=True, result="")
+    yield row("suspended", _job_set(suspend=True), 0, reached=_SUSPENDED, result="")
     any_of = {"operator": "Any", "targetReplicatedJobs": ["driver"]}
     # Its controller deletes what still runs.
     yield row(
@@ -262,12 +265,18 @@ def _ray() -> Iterator[Row]:
         return Row("kuberay", "ray.io/v1", kind, state, spec, pods, **expected)
 
     yield row("RayCluster", "running", ray_cluster, 3, back=3, restored={"suspend": False})
-    yield row("RayCluster", "waiting", _unplaced(ray_cluster), 0, result="")
-    yield row("RayCluster", "suspended", _suspended_cluster, 0, result="")
+    yield row("RayCluster", "waiting", _unplaced(ray_cluster), 0, waits=True, result="")
+    yield row("RayCluster", "suspended", _suspended_cluster, 0, reached=("state", "suspended"), result="")
     reached = "jobDeploymentStatus"
     yield row("RayJob", "running", _ray_job(), 3, reached=(reached, "Running"), back=3)
     yield row(
-        "RayJob", "initializing", _unplaced(_ray_job()), 0, reached=(reached, "Initializing"), result=""
+        "RayJob",
+        "initializing",
+        _unplaced(_ray_job()),
+        0,
+        waits=True,
+        reached=(reached, "Initializing"),
+        result="",
     )
     yield row("RayJob", "suspended", _ray_job(suspend=True), 0, reached=(reached, "Suspended"), result="")
     interactive = _ray_job(submissionMode="InteractiveMode")
@@ -316,7 +325,7 @@ def _leader_worker_sets() -> Iterator[Row]:
 
     stopped = (("spec", "replicas"), 0)
     yield row("running", groups(2), 4, action="scale-to-zero", stopped=stopped, back=4)
-    yield row("waiting", _unplaced(groups(1)), 0, result="")
+    yield row("waiting", _unplaced(groups(1)), 0, waits=True, result="")
     yield row("scaled-to-zero", groups(0), 0, result="")
 
 

@@ -48,6 +48,7 @@ class _Story:
                 assert world.api.patch(self._path(row), touched).status_code == HTTPStatus.OK
             time.sleep(_RECONCILE_S)
         self.left = {row.name: len(self._active(row)) for row in self.rows}
+        self.waiting = {row.name: len(self._waiting(row)) for row in self.rows}
         self.kept = {row.name: self._objects(row) for row in self.rows}
         self.undone = world.run("undo", "--all", "--yes", "-o", "json").items
         self.back = {row.name: self._back(row) for row in self.rows}
@@ -67,6 +68,8 @@ class _Story:
                 lambda states: wanted in states,
                 timeout_s=_REACHED_S,
             )
+        if row.waits:
+            api.eventually(lambda: self._waiting(row), bool, timeout_s=_REACHED_S)
         for pod in self._pods(row):
             self.world.since_yesterday(pod, ["idle"])
 
@@ -84,6 +87,9 @@ class _Story:
 
     def _active(self, row: Row) -> list[Object]:
         return [pod for pod in self.world.pods(row.name) if pod["status"]["phase"] == "Running"]
+
+    def _waiting(self, row: Row) -> list[Object]:
+        return [pod for pod in self.world.pods(row.name) if pod["status"]["phase"] == "Pending"]
 
     def _objects(self, row: Row) -> list[Object]:
         """The object of a row, and the one that it owns if that is stopped in its place."""
@@ -155,7 +161,7 @@ def test_workload_is_stopped_and_stays_stopped(story: _Story, name: str) -> None
     path, value = row.stopped
     assert value_at(story.stopped[row.name][-1], path) == value
     assert value_at(story.kept[row.name][-1], path) == value
-    assert story.left[row.name] == 0
+    assert (story.left[row.name], story.waiting[row.name]) == (0, 0)
 
 
 @_each({"done"})
@@ -185,4 +191,5 @@ def test_workload_without_stop_is_left_alone(story: _Story, name: str) -> None:
     row = ROWS[name]
     assert row.name not in story.applied
     assert story.left[row.name] == row.pods
+    assert bool(story.waiting[row.name]) == row.waits
     assert story.after[row.name][-1]["spec"] == story.before[row.name][-1]["spec"]
