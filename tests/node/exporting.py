@@ -83,6 +83,14 @@ class Exporter:
             if found == name and labels.get("namespace") == namespace and (value or name == _OF_GPU)
         )
 
+    def devices(self, namespace: str, name: str) -> list[tuple[str, str]]:
+        """Container and UUID, of the GPU or MIG device, of each series of a metric that `holders` tells of."""
+        return sorted(
+            (labels.get("container", ""), labels.get("mig_uuid") or labels.get("UUID", ""))
+            for found, labels, value in self.scrape()
+            if found == name and labels.get("namespace") == namespace and (value or name == _OF_GPU)
+        )
+
     def values(self, name: str) -> dict[str, float]:
         """The values of a metric by the UUID of the GPU or MIG device."""
         return {

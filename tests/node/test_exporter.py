@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from simulator.realnode.deviceplugin import VISIBLE_DEVICES
 from tests.node.cluster import Cluster, Object, container, gpus, pod
 from tests.node.exporting import Exporter
 from tests.node.gpus import MIG, OFFERED, SHARED, WHOLE, Gpus
@@ -14,7 +15,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.node, pytest.mark.helm, pytest.mark.driver]
 
-_LONG = "n" * 63
+_LONGEST = ".".join(["n" * 63] * 3)
 
 
 def _with(extra: dict[str, str], count: int = 1) -> Object:
@@ -47,8 +48,8 @@ CASES: dict[str, tuple[Object, list[tuple[str, str]]]] = {
     "shared": (pod("a", container(resources=gpus(1, SHARED))), [("a", "main")]),
     "mig": (pod("a", container(resources=gpus(1, MIG))), [("a", "main")]),
     "long-names": (
-        pod(".".join([_LONG] * 3), container("c" * 63, resources=gpus())),
-        [(".".join([_LONG] * 3), "c" * 63)],
+        pod(_LONGEST, container("c" * 30, resources=gpus())),
+        [(_LONGEST, "c" * 30)],
     ),
     "host-network": (pod("a", container(resources=gpus()), hostNetwork=True), [("a", "main")]),
     "host-pid": (pod("a", container(resources=gpus()), hostPID=True), [("a", "main")]),
@@ -67,16 +68,29 @@ CASES: dict[str, tuple[Object, list[tuple[str, str]]]] = {
 def test_labels_of_real_pod_name_its_containers(
     cluster: Cluster, exporter: Exporter, body: Object, expected: list[tuple[str, str]]
 ) -> None:
-    """Labels of the GPUs and the measured use of processes agree; both end with the pod."""
-    cluster.run(body)
+    """Labels of the GPUs and the measured use of processes agree on what each container sees; both end with the pod."""
+    created = cluster.run(body)
     metrics = ("DCGM_FI_DEV_FB_USED", "gpu_pod_memory_used_bytes")
 
     def found() -> list[list[tuple[str, str]]]:
         return [exporter.holders(cluster.namespace, metric) for metric in metrics]
 
     _eventually(found, [expected, expected])
+    seen = _seen(cluster, created)
+    assert [exporter.devices(cluster.namespace, metric) for metric in metrics] == [seen, seen]
     cluster.delete(body["metadata"]["name"])
     _eventually(found, [[], []])
+
+
+def _seen(cluster: Cluster, created: Object) -> list[tuple[str, str]]:
+    """The devices that the device plugin told each running container, by their UUID."""
+    found = []
+    for name, processes in cluster.processes(created).items():
+        entries = (cluster.node.root / "proc" / str(processes[0]) / "environ").read_text().split("\0")
+        for entry in entries:
+            if entry.startswith(f"{VISIBLE_DEVICES}="):
+                found += [(name, uuid) for uuid in entry.partition("=")[2].split(",")]
+    return sorted(found)
 
 
 def _eventually(look: Any, expected: Any) -> None:
@@ -92,6 +106,15 @@ def test_running_init_container_makes_its_gpu_allocated(cluster: Cluster, export
     cluster.run(pod("a", container(), initContainers=[setup]), phase="Pending")
     _eventually(lambda: exporter.holders(cluster.namespace, "gpu_pod_memory_used_bytes"), [("a", "setup")])
     assert sum(exporter.values("gpu_allocated").values()) == 1
+
+
+def test_container_whose_link_to_its_log_lacks_its_id_is_unnamed(
+    cluster: Cluster, exporter: Exporter
+) -> None:
+    """The kubelet cuts the link's name at the end of the container's; what the kubelet lists keeps its name."""
+    cluster.run(pod(_LONGEST, container("c" * 63, resources=gpus())))
+    _eventually(lambda: exporter.holders(cluster.namespace, "gpu_pod_memory_used_bytes"), [(_LONGEST, "")])
+    assert exporter.holders(cluster.namespace) == [(_LONGEST, "c" * 63)]
 
 
 def test_static_pod_has_its_labels(cluster: Cluster, exporter: Exporter) -> None:
