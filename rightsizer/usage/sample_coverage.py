@@ -40,6 +40,8 @@ _STEADY = 0.2
 """Share of its samples by which a cell may have fewer than another one all the same; one fewer is always chance."""
 _MOST_CHANGE = 10
 """Times that one scrape interval is longer than another: from 15 s to two and a half minutes."""
+_ALONE = 3
+"""Samples of a target without any of others between them, after which those are not only scraped less often."""
 
 CountsByUse = dict[UseKey, Counts]
 _Number = TypeVar("_Number", int, float)
@@ -204,8 +206,8 @@ class SampleCounts:
     def successors(self, window: datetime.timedelta) -> dict[JobUse, Mapping[str, int]]:
         """By use and job the samples of each target in a window, where targets follow each other.
 
-        A restarted exporter is another target, perhaps one that was there before, and in a cell with another only where
-        they take turns. Two at the same time are copies, and not here, nor is a target of which no sample was counted.
+        A restarted exporter is another target, perhaps one that was there before. Two at the same time are copies, and
+        not here, nor is a target of which no sample was counted.
         """
         targets: dict[JobUse, dict[str, Counts]] = {}
         for labels, row in self.series if self._moved else ():
@@ -213,16 +215,45 @@ class SampleCounts:
                 last = row[-self.cells(window) :]
                 if any(last):
                     add_highest(targets.setdefault(use, {}), labels.target, last)
-        found: dict[JobUse, Mapping[str, int]] = {}
-        for use, rows in targets.items():
-            cells = [
-                [at for at, count in enumerate(cell) if count] for cell in zip(*rows.values(), strict=True)
-            ]
-            alone = [cell[0] for cell in cells if len(cell) == 1]
-            turns = max(len(rows) - 1, sum(map(operator.ne, alone, alone[1:])))
-            if sum(len(cell) > 1 for cell in cells) <= turns:
-                found[use] = {target: sum(row) for target, row in rows.items()}
-        return found
+        return {
+            use: {target: sum(row) for target, row in rows.items()}
+            for use, rows in targets.items()
+            if _take_turns(tuple(map(bytes, rows.values())))
+        }
+
+
+@functools.lru_cache(maxsize=1024)  # most uses by one target are alike
+def _take_turns(rows: Sequence[bytes]) -> bool:
+    """Whether targets follow each other, by the samples of each in every cell; in doubt they are copies.
+
+    They share a cell only where one ends and another begins, and there they have together what one has alone. One that
+    was alone between two others for hardly an interval may be a copy with a later scrape.
+    """
+    counts = [array.array(COUNT, row) for row in rows]
+    cells = [{at: count for at, count in enumerate(cell) if count} for cell in zip(*counts, strict=True)]
+    parts = [
+        (alone, list(some))
+        for alone, some in itertools.groupby(
+            filter(None, cells), lambda cell: min(cell) if len(cell) == 1 else None
+        )
+    ]
+    around = [parts[max(place - 1, 0) : place + 2] for place in range(len(parts))]
+    samples = [
+        sum(cell.get(alone, 0) for _, some in around[place] for cell in some)
+        for place, (alone, _) in enumerate(parts)
+        if alone is not None
+    ]
+    if min(samples[1:-1], default=max(samples, default=0)) < _ALONE:
+        return False
+    for place, (alone, shared) in enumerate(parts):
+        if alone is None:
+            beside = [part for part in around[place] if part[0] is not None]
+            ends = {target for target, _ in beside}
+            most = max(max(cell.values()) for _, some in beside for cell in some)
+            is_change = len(ends) == len(beside) and len(shared) < len(ends.union(*shared))
+            if not is_change or max(sum(cell.values()) for cell in shared) >= min(most + 2, 2 * most):
+                return False
+    return True
 
 
 _Key = TypeVar("_Key")

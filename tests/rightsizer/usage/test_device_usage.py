@@ -110,6 +110,25 @@ def test_usages_mean_of_targets_at_the_same_time_is_the_highest(
     assert metrics.usage("a").activity_mean == near(0.4)
 
 
+@pytest.mark.covers("P5")
+@pytest.mark.parametrize("step_s", [60, 300, 600, 900])
+@pytest.mark.parametrize("pattern", ["x", "AxB", "ABx", "AxBx", "AAxxBB"])
+def test_usages_copies_that_lose_samples_in_turn_are_no_successors(
+    metrics: Metrics, step_s: int, pattern: str
+) -> None:
+    """Both have samples in some cells, or are scraped so rarely that they never have in the same one."""
+    part, window = max(5 * MINUTE, step_s * MINUTE / 60), 6 * HOUR
+    for copy, value in (("A", 0), ("B", 40)):
+        own = {"pod": "a", "instance": f"10.0.0.{copy}:9400"}
+        offset = datetime.timedelta(seconds=step_s // 2) * (copy == "B")
+        for number in range(window // part):
+            if pattern[number % len(pattern)] in {copy, "x"}:
+                until = number * part + offset
+                metrics.write(idle(**{UTIL: value}), own, since=until + part, until=until, step_s=step_s)
+    usage = metrics.usage("a", window)
+    assert (usage.activity_mean, usage.invalid) == (near(0.4), ("sources disagree",))
+
+
 def test_usages_mean_of_a_short_window_is_the_same_after_a_long_one(metrics: Metrics) -> None:
     """A target that ended before the short window is no part of it; the others follow each other."""
     for until, target, value in ((3 * HOUR, "1", 0), (30 * MINUTE, "2", 80), (0 * HOUR, "3", 0)):
