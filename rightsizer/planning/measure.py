@@ -340,14 +340,19 @@ def _with_board_histories(
 
 
 def with_samples(usages: Usages, sampled: Usages) -> Usages:
-    """Usage with the higher activity of each device, as records never outvote samples, and with what signals lack."""
+    """Usage with the higher peaks of each device, as records never outvote samples, and with what signals lack."""
     found = dict(usages)
     for pod, others in sampled.items():
         known = {(usage.device.uuid, usage.device.instance): usage for usage in usages.get(pod, ())}
         for other in others:
             place = other.device.uuid, other.device.instance
-            usage = dataclasses.replace(known.setdefault(place, other), lacking=other.lacking)
-            known[place] = usage
+            usage = known.setdefault(place, other)
+            usage = known[place] = dataclasses.replace(
+                usage,
+                traffic_peak=_higher(usage.traffic_peak, other.traffic_peak),
+                power_peak_w=_higher(usage.power_peak_w, other.power_peak_w),
+                lacking=other.lacking,
+            )
             if (
                 not usage.is_own
             ):  # else counters separate the pods of the device, which the sampled gauge does not
@@ -357,6 +362,11 @@ def with_samples(usages: Usages, sampled: Usages) -> Usages:
                 known[place] = dataclasses.replace(usage, activity_peak=peak, invalid=invalid)
         found[pod] = tuple(known.values())
     return found
+
+
+def _higher(known: float | None, sampled: float | None) -> float | None:
+    """The higher peak of a second signal; None where it is none."""
+    return None if known is None else max(known, sampled or 0.0)
 
 
 def _criteria_of(evaluator: PolicyEvaluator) -> Callable[[Workload], Sequence[Criteria]]:

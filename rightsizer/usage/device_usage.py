@@ -172,7 +172,7 @@ def _counted(pod: PodKey, usage: Usage, counters: Counters) -> Usage:
 def sampled(querier: SourceQuerier, window: datetime.timedelta, pods: Collection[PodKey]) -> Usages:
     """What samples of these pods show beside their usage: second signals that lack some.
 
-    Also the peak activity, if that usage is of recorded or kept slots.
+    Also peaks of these and of activity, if that usage is of recorded or kept slots.
     """
     if not pods:
         return {}
@@ -182,7 +182,8 @@ def sampled(querier: SourceQuerier, window: datetime.timedelta, pods: Collection
         sorted(pods), querier.max_series(RAW, window), pod_labels=answered.pod_labels if answered else None
     )
     if form.is_recorded or has_slots(querier, window):
-        for query, values in _peaks(querier, window, (MetricKind.ACTIVITY,), shards):
+        kinds = MetricKind.ACTIVITY, *map(MetricKind, SecondSignal)
+        for query, values in _peaks(querier, window, kinds, shards, checked=(MetricKind.ACTIVITY,)):
             query.add_to(usage, _only(pods, values))
     for signal in SecondSignal:
         source = dataclasses.replace(querier.source, presence=MetricKind(signal))
@@ -331,15 +332,20 @@ def _peaks(
     window: datetime.timedelta,
     kinds: Iterable[MetricKind] = MetricKind,
     shards: QueryShards | None = None,
+    *,
+    checked: Collection[MetricKind] = tuple(MetricKind),
 ) -> Iterator[tuple[_StatisticQuery, list[tuple[SeriesLabels, float]]]]:
-    """Peaks by samples, and impossible values, which peaks hide."""
+    """Peaks by samples, and of the kinds to be checked the impossible values that peaks hide."""
     shards = querier.all_shards(RAW, window) if shards is None else shards
     metrics = [metric for kind in kinds for metric in querier.source.of(kind)]
     existing = querier.existing(metrics, window, shards, querier.pod_matchers)
     asked = functools.partial(_StatisticQuery, querier, shards, RAW, window=window)
     peaks = [asked(metric=one, statistic=Statistic.PEAK) for one in existing]
-    checked = (one for one in existing if Statistic.NEGATIVE in STATISTICS[one.kind])
-    checks = [asked(metric=one, statistic=Statistic.NEGATIVE, finds_nan=True) for one in checked]
+    checks = [
+        asked(metric=one, statistic=Statistic.NEGATIVE, finds_nan=True)
+        for one in existing
+        if one.kind in checked and Statistic.NEGATIVE in STATISTICS[one.kind]
+    ]
     return _run([*peaks, *checks])
 
 

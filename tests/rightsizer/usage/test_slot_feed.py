@@ -15,6 +15,7 @@ import requests
 from rightsizer.evidence import slot_table
 from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import Usage
+from rightsizer.planning.measure import with_samples
 from rightsizer.usage.recording_rules import RecordingRules
 from simulator.prometheus import Prometheus
 from simulator.victoria_metrics import PROGRAM, VictoriaMetrics
@@ -139,17 +140,25 @@ def test_work_that_was_seen_is_not_forgotten(busy: Metrics, agos: Sequence[int],
 
 
 @pytest.mark.prometheus
-def test_samples_that_came_too_late_are_met_by_the_second_look(busy: Metrics) -> None:
+@pytest.mark.parametrize(
+    ("late", "peak"), [(UTIL, "activity_peak"), (COPY, "traffic_peak"), (POWER, "power_peak_w")]
+)
+def test_samples_that_came_too_late_are_met_by_the_second_look(busy: Metrics, late: str, peak: str) -> None:
     """It reads all samples of what looks idle; of others, work that was not seen changes nothing."""
     busy.write(idle(), pod="late", since=DAY + HOUR, until=84 * MINUTE)
     busy.write(idle(), pod="late", since=76 * MINUTE)
     kept, pod = _kept(), (busy.space, "late")
     for ago in (75, 60, 45, 30):
         busy.signal(tables=kept, recording=RecordingRules.OFF).usages(DAY, busy.at - ago * MINUTE)
-    busy.write(idle(**{UTIL: 90}), pod="late", since=84 * MINUTE, until=76 * MINUTE)
+    busy.write(idle(**{late: 90 if late != POWER else 400}), pod="late", since=84 * MINUTE, until=76 * MINUTE)
     signal = busy.signal(tables=kept, recording=RecordingRules.OFF)
-    assert signal.usages(DAY, busy.at)[pod][0].activity_peak == 0
-    assert signal.sampled(DAY, busy.at, of=[pod])[pod][0].activity_peak == near(0.9)
+    found, (scratch,) = (
+        signal.usages(DAY, busy.at),
+        busy.signal(recording=RecordingRules.OFF).usages(DAY, busy.at)[pod],
+    )
+    assert getattr(found[pod][0], peak) < getattr(scratch, peak)
+    (usage,) = with_samples(found, signal.sampled(DAY, busy.at, of=[pod]))[pod]
+    assert getattr(usage, peak) == near(getattr(scratch, peak))
 
 
 @pytest.mark.prometheus
