@@ -38,8 +38,8 @@ _STEADY_CELLS = 12
 """With as many samples in each of these, a series was scraped at one interval; losses are more here and fewer there."""
 _STEADY = 0.2
 """Share of its samples by which a cell may have fewer than another one all the same; one fewer is always chance."""
-_MOST_CHANGE = 10
-"""Times that one scrape interval is longer than another: from 15 s to two and a half minutes."""
+_MOST_CHANGE = 12
+"""Times that one scrape interval is longer than another: from 5 s to a minute, or from 15 s to three."""
 _ALONE = 3
 """Samples of a target without any of others between them, after which those are not only scraped less often."""
 
@@ -285,13 +285,18 @@ def expected_samples(highest: Sequence[int]) -> list[float]:
     most, steady = max(highest, default=0), [False] * len(highest)
     for first in range(len(highest) - _STEADY_CELLS + 1):
         some = highest[first : first + _STEADY_CELLS]
-        if max(some) - min(some) <= max(1.0, _STEADY * max(some)):
+        if _are_alike(min(some), max(some)) and max(some) * _MOST_CHANGE >= most:
             steady[first : first + _STEADY_CELLS] = [True] * _STEADY_CELLS
-    least = most / _MOST_CHANGE
+    least = min(1.0, most / _MOST_CHANGE)
     return [
         max(count, least if is_steady else HALF * most)
         for count, is_steady in zip(highest, steady, strict=True)
     ]
+
+
+def _are_alike(count: int, most: int) -> bool:
+    """Whether a cell has as many samples as another one, but for chance."""
+    return most - count <= max(1.0, _STEADY * most)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
