@@ -33,7 +33,7 @@ from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
 from rightsizer.usage.sample_coverage import (
     HALF,
     CountsByUse,
-    add_highest,
+    by_interval,
     expected_samples,
     highest_counts,
 )
@@ -46,6 +46,7 @@ from rightsizer.usage.source_metrics import (
     LabelNames,
     Metric,
     MetricKind,
+    SeriesLabels,
     Statistic,
     UseKey,
 )
@@ -221,16 +222,17 @@ class _HistoryQuery:
         self, build: Build, parse: Callable[[msgspec.Raw], T], shards: QueryShards
     ) -> Iterator[tuple[UseKey, T]]:
         """The parsed points of the pods' series; series with equal points share them."""
-        return ((key, value) for key, _, value in self.rows_of_jobs(build, parse, shards))
+        described = self.described(build, parse, shards)
+        return ((labels.key, value) for labels, value in described if labels.key is not None)
 
-    def rows_of_jobs(
+    def described(
         self, build: Build, parse: Callable[[msgspec.Raw], T], shards: QueryShards
-    ) -> Iterator[tuple[UseKey, str, T]]:
-        """The same, with the job of each."""
+    ) -> Iterator[tuple[SeriesLabels, T]]:
+        """The same, with all labels."""
         wanted = frozenset(self.pods)
         for labels, value in self.querier.range_uses(shards, build, self.grid.steps, parse):
             if labels.key is not None and labels.key[:2] in wanted:
-                yield labels.key, labels.job, value
+                yield labels, value
 
     def shards(self, metric: Metric | None = None) -> QueryShards:
         """The pods, by each label that may name them in a metric's series."""
@@ -288,16 +290,15 @@ class _HistoryQuery:
 def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -> SlotsByUse:
     """BUSY is activity or power by any source, but memory traffic by every one: what says most against a change."""
     rows: dict[UseKey, bytes] = {}
-    counts: dict[str, CountsByUse] = {}
+    counts: list[tuple[SeriesLabels, Counts]] = []
     merged = _weakest if kind is MetricKind.TRAFFIC else strongest
     for metric in query.querier.source.of(kind):
         classify, shards = functools.partial(query.classify, metric, threshold), query.shards(metric)
         for key, row in query.rows(functools.partial(query.peak, metric), classify, shards):
             rows[key] = merged((rows[key], row)) if key in rows else row
         counted = functools.partial(query.count, metric)
-        for key, job, count in query.rows_of_jobs(counted, query.grid.counts, shards):
-            add_highest(counts.setdefault(job, {}), key, count)
-    return _with_gaps(rows, counts.values())
+        counts += query.described(counted, query.grid.counts, shards)
+    return _with_gaps(rows, by_interval(counts))
 
 
 def _weakest(rows: Sequence[bytes]) -> bytes:

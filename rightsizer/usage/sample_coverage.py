@@ -72,11 +72,10 @@ NO_COVERAGE = Coverage(None, 0.0, 0, is_fresh=False)
 def coverage_by_use(counted: "SampleCounts", window: datetime.timedelta) -> dict[UseKey, Coverage]:
     """The coverage of all pods' activity in a window that ends with what was counted.
 
-    Jobs are counted separately, since each has its own scrape interval. Of a use that several tell of, the highest
-    share of each cell counts.
+    Scrape intervals are counted separately. Of a use that several jobs tell of, the highest share of each cell counts.
     """
     told: dict[UseKey, list[tuple[_JobSlots, Counts]]] = {}
-    for counts in counted.by_job.values():
+    for counts in counted.by_interval:
         rows = {id(row): row for row in counts.values()}  # most are one
         slots = _JobSlots.of(rows.values(), counted.cells(window), may_lag=counted.form.is_recorded)
         for key, row in counts.items() if slots.samples else ():
@@ -185,13 +184,9 @@ class SampleCounts:
         return found
 
     @functools.cached_property
-    def by_job(self) -> dict[str, CountsByUse]:
-        """The highest count of each use."""
-        counts: dict[str, CountsByUse] = {}
-        for labels, row in self.series:
-            assert labels.key is not None  # noqa: S101 - of a series with one
-            add_highest(counts.setdefault(labels.job, {}), labels.key, row)
-        return counts
+    def by_interval(self) -> list[CountsByUse]:
+        """The highest count of each use by each job and scrape interval."""
+        return by_interval(self.series)
 
     @functools.cached_property
     def _moved(self) -> frozenset[JobUse]:
@@ -266,6 +261,58 @@ def add_highest(counts: dict[_Key, Counts], key: _Key, row: Counts) -> None:
         counts[key] = row
     else:
         counts[key] = array.array(COUNT, map(max, before, row))
+
+
+def by_interval(series: Iterable[tuple[SeriesLabels, Counts]]) -> list[CountsByUse]:
+    """The highest count of each use by each job, apart for targets of a job that are scraped at another interval."""
+    jobs: dict[str, list[tuple[SeriesLabels, Counts]]] = {}
+    for labels, row in series:
+        jobs.setdefault(labels.job, []).append((labels, row))
+    return [counts for own in jobs.values() for counts in _by_interval(own)]
+
+
+def _by_interval(series: Iterable[tuple[SeriesLabels, Counts]]) -> Collection[CountsByUse]:
+    """Those of one job.
+
+    Targets have an interval of their own if most of their cells are alike. Others lost samples, and are compared with
+    those that have the most. Targets of one use are copies, or an exporter that moved, and taken together.
+    """
+    uses: CountsByUse = {}
+    targets: dict[UseKey, str] = {}
+    linked: dict[str, str] = {}
+    for labels, row in series:
+        if (key := labels.key) is not None:
+            add_highest(uses, key, row)
+            linked[_last(linked, labels.target)] = _last(linked, targets.setdefault(key, labels.target))
+    rows: dict[str, dict[int, Counts]] = {}
+    for key, row in uses.items():
+        rows.setdefault(_last(linked, targets[key]), {})[id(row)] = row  # most are one
+    densest = {target: highest_counts(some.values()) for target, some in rows.items()}
+    most = max(map(max, densest.values()), default=0)
+    own = {
+        target: most if _are_alike(max(row), most) or not _is_steady(row) else max(row)
+        for target, row in densest.items()
+    }
+    intervals: dict[int, int] = {}
+    for count in sorted(set(own.values()), reverse=True):
+        most = intervals[count] = most if _are_alike(count, most) else count
+    found: dict[int, CountsByUse] = {}
+    for key, row in uses.items():
+        found.setdefault(intervals[own[_last(linked, targets[key])]], {})[key] = row
+    return found.values()
+
+
+def _last(linked: Mapping[str, str], target: str) -> str:
+    """The end of a chain of targets."""
+    while (after := linked.get(target, target)) != target:
+        target = after
+    return target
+
+
+def _is_steady(row: Sequence[int]) -> bool:
+    """Whether most of the cells with samples have as many, or one fewer by chance."""
+    counts, most = list(filter(None, row)), max(row)
+    return sum(count >= most - 1 for count in counts) > HALF * len(counts)
 
 
 def highest_counts(rows: Iterable[Sequence[int]]) -> list[int]:

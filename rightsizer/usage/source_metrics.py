@@ -21,7 +21,7 @@ CLUSTER = "cluster"
 """The usual label of the cluster in a Prometheus that has series of several."""
 
 JOB = "job"
-"""The scrape job; it has one scrape interval."""
+"""The scrape job; pools of one may have several scrape intervals."""
 
 TARGET = "instance"
 """The scraped target: its host and port."""

@@ -1,11 +1,15 @@
 """Coverage of the window, on a real Prometheus: gaps, stale series, scrape intervals."""
 
 import datetime
+import itertools
+import random
 
 import pytest
 
+from rightsizer.model import Slot
 from rightsizer.usage.sample_coverage import expected_samples, slot_length
-from tests.rightsizer.metrics import DAY, HOUR, Metrics, idle, near
+from simulator.series_store import Series
+from tests.rightsizer.metrics import DAY, H100, HOUR, UTIL, Metrics, idle, near
 
 pytestmark = pytest.mark.prometheus
 
@@ -73,6 +77,51 @@ def test_coverage_sparse_series_of_a_dense_job_is_partial(metrics: Metrics) -> N
     metrics.write(idle(), pod="dense", step_s=60)
     metrics.write(idle(), pod="thin", step_s=240)
     assert metrics.usage("thin").coverage == near(0.25, abs=0.05)
+
+
+@pytest.mark.covers("P18")
+def test_coverage_pools_of_one_job_have_their_own_scrape_intervals(metrics: Metrics) -> None:
+    """Also where an exporter moved, or lost some samples; of the last pod every second sample is lost."""
+    metrics.write(idle(), pod="dense", step_s=15, instance="10.0.0.1:9400")
+    for pod, begins in (("sparse", (DAY, HOUR)), ("young", (5 * HOUR,)), ("other", (20 * MINUTE,))):
+        for number, (since, until) in enumerate(itertools.pairwise((*begins, 0 * HOUR))):
+            target = f"10.0.0.{3 + (len(begins) + number) % 2}:9400"
+            metrics.write(idle(), pod=pod, since=since, until=until, step_s=60, instance=target)
+    metrics.write(idle(), pod="thin", step_s=120, instance="10.0.0.3:9400")
+    found = {pod: usage for (_, pod), (usage,) in metrics.usages().items()}
+    assert (found["sparse"].coverage, found["sparse"].holes) == (near(1.0, abs=0.005), 0)
+    assert (found["young"].coverage, found["other"].coverage) == (
+        near(5 / 24, abs=0.01),
+        near(1 / 72, abs=0.005),
+    )
+    assert all(found[pod].is_fresh for pod in ("dense", "sparse", "young", "other"))
+    assert found["thin"].coverage == near(0.5, abs=0.02)
+    pods = {(metrics.space, pod): metrics.at - DAY for pod in ("dense", "sparse")}
+    histories = metrics.signal().histories(pods, DAY, metrics.at, threshold=0.01)
+    assert {bytes(history.slots).count(Slot.IDLE) for history in histories.values()} == {288}
+
+
+@pytest.mark.covers("P18")
+@pytest.mark.parametrize("is_regular", [False, True])
+def test_coverage_of_an_exporter_that_loses_samples_of_all_its_pods_is_partial(
+    metrics: Metrics, *, is_regular: bool
+) -> None:
+    """By chance, or regularly after two hours without loss: others of its job have more; it has no longer interval."""
+    metrics.write(idle(), pod="whole", step_s=15, instance="10.0.0.1:9400")
+    every = range(5760)
+    kept = [*every[:480], *every[480::4]] if is_regular else sorted(random.Random(7).sample(every, 1920))
+    end = round(metrics.at.timestamp())
+    seconds = tuple([end - (5759 - place) * 15 for place in kept])
+    labels = {
+        "namespace": metrics.space,
+        "pod": "a",
+        "UUID": "GPU-a",
+        "modelName": H100,
+        "job": metrics.space,
+    }
+    of = {"__name__": UTIL, **metrics.labels, **labels, "instance": "10.0.0.2:9400"}
+    metrics.prometheus.write([Series(of, seconds, [0.0] * len(seconds))])
+    assert metrics.usage("a").coverage < 0.6
 
 
 def test_activity_with_coverage_counts_minutes_without_samples(metrics: Metrics) -> None:
