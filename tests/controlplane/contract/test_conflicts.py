@@ -82,7 +82,7 @@ def test_update_with_invalid_version_is_500(api: Api, config: str) -> None:
 def test_delete_with_failed_precondition_is_409(api: Api, config: str, field: str) -> None:
     """A precondition that does not hold is 409, and the object stays; one that holds deletes."""
     current = api.get(config)["metadata"][field]
-    refused = api("DELETE", config, {"preconditions": {field: "99"}})
+    refused = api("DELETE", config, {"preconditions": {field: f"{current}0"}})
     assert (refused.status_code, refused.json()["reason"]) == (409, "Conflict")
     assert "precondition" in refused.json()["message"].lower()
     assert api("DELETE", config, {"preconditions": {field: current}}).status_code == 200

@@ -124,7 +124,7 @@ def test_kubelet_connection_is_reused(node: Node) -> None:
         fds = exporter.series("process_open_fds")
         calls = node.kubelet.calls["List"]
         eventually(lambda: node.kubelet.calls["List"] > calls + 10)
-        assert exporter.series("process_open_fds") == fds
+        assert sum(exporter.series("process_open_fds").values()) <= sum(fds.values())
         assert exporter.messages("connection") == []
 
 
