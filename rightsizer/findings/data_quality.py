@@ -323,10 +323,10 @@ def _length(samples: int | None, window: datetime.timedelta) -> str:
 
 def _half_covered(evidence: Evidence) -> Iterator[str]:
     """A second signal has to cover the window as activity does: work may only have shown where it is missing."""
+    names = {signal: words for _, words, signal in _SECOND_SIGNALS}
     for pod, devices in evidence.held:
         for held in devices:
             agrees = {SecondSignal.POWER: held.draws_power, SecondSignal.TRAFFIC: held.moves_memory}
-            names = {signal: words for _, words, signal in _SECOND_SIGNALS}
             for signal, share, holes, since in held.usage.lacking:
                 if agrees[signal] is False and (holes or share < evidence.coverage):
                     is_late = since > evidence.candidate.at - evidence.window

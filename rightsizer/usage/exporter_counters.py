@@ -348,8 +348,8 @@ def _set_complete(counters: Counters, query: _CounterQuery[DeviceKey]) -> None:
         for at in parts
     )
     told = query.samples_by_target(DEVICE_BUSY)
-    densest = _highest((job, count) for _, job, count in told)
-    densest |= _highest((job, max(count / EARLY, densest.get(job, 0.0))) for _, job, count in (*early, *late))
+    rates = [(job, count) for _, job, count in told]
+    densest = _highest([*rates, *((job, count / EARLY) for _, job, count in (*early, *late))])
     counts = _of_targets(told)
     most = _highest((job, count) for (_, job), count in counts.items())
     ends, gaps = (_of_targets(early), _of_targets(late)), query.samples(GAPS)

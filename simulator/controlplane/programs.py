@@ -140,10 +140,10 @@ NODE = (
     Program("host-local", "cni", f"{_CNI}/ipam/host-local"),
     Program("loopback", "cni", f"{_CNI}/main/loopback"),
 )
-"""What a real node is made of, besides runc."""
+"""Programs of a real node, besides runc."""
 
 PARTS = {"operators": OPERATORS, "node": NODE}
-"""What is not built with the control plane, by the target of make that builds it."""
+"""Programs that are not built with the control plane, by the target of make that builds them."""
 
 Programs = Mapping[str, Path]
 """Paths of programs by name."""

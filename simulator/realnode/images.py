@@ -95,7 +95,7 @@ def _blob(blobs: dict[str, bytes], kind: str, content: bytes) -> dict[str, objec
 
 
 def busybox_image(archive: Path, name: str, busybox: Path, applets: Sequence[str]) -> None:
-    """Write an image with a statically linked busybox, which sleeps unless it is told otherwise."""
+    """Write an image with a statically linked busybox; without a command it sleeps."""
     links = {f"/bin/{applet}": "busybox" for applet in applets}
     write_image(
         archive,

@@ -26,13 +26,13 @@ kernel/keys/root_maxbytes 25000000
 SYSCTLS
 mount --make-rshared /
 
-# Version 1 has a tree for each controller, version 2 one for all.
-for tree in /sys/fs/cgroup /sys/fs/cgroup/*; do
+# Version 1 has a tree for each controller; machines with version 2 are refused.
+for tree in /sys/fs/cgroup/*; do
   [ ! -e "$tree/cgroup.procs" ] || mkdir -p "$tree/$cgroup/runtime"
 done
 setsid bash -c '
   while grep -qv ") Z" "/proc/$1/stat"; do sleep 0.2; done
-  while folders=$(find /sys/fs/cgroup/"$2" /sys/fs/cgroup/*/"$2" -depth -type d); [ -n "$folders" ]; do
+  while folders=$(find /sys/fs/cgroup/*/"$2" -depth -type d); [ -n "$folders" ]; do
     for folder in $folders; do
       while read -r process; do kill -9 "$process"; done <"$folder/cgroup.procs"
       rmdir "$folder"

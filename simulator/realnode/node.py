@@ -124,8 +124,7 @@ class Node:
         path = os.pathsep.join(dict.fromkeys(str(path.parent) for path in self._programs.values()))
         environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
         join = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
-        tree = CGROUPS / "pids" if (CGROUPS / "pids").is_dir() else CGROUPS
-        place = ("sh", "-c", join, str(tree / self._cgroup / "runtime"))
+        place = ("sh", "-c", join, str(CGROUPS / "pids" / self._cgroup / "runtime"))
         command = [*self._enter(), *place, str(self._programs[name]), *flags]
         child = Child(name, command, log=self.directory / f"{name}.log", env=environment)
         self._children[name] = child
@@ -356,7 +355,7 @@ def _is_ready(client: KubeClient) -> bool:
 def _wait_for_end(name: str) -> None:
     """Wait until the node's cgroups are gone, and with them all that ran in them."""
     deadline = time.monotonic() + START_S
-    while left := [*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}")]:
+    while left := list(CGROUPS.glob(f"*/{name}")):
         if time.monotonic() > deadline:
             raise ProcessError(f"{left[0]}: was not removed within {START_S:g} s")
         time.sleep(POLL_S)

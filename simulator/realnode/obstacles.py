@@ -27,7 +27,7 @@ def _obstacles() -> Iterator[str]:
         yield "busybox is linked dynamically; a container needs the package busybox-static"
     if (CGROUPS / "cgroup.controllers").exists():
         yield f"{CGROUPS} has version 2, whose controllers the kubelet would enable for the whole machine"
-    if not os.access(CGROUPS, os.W_OK) or next(CGROUPS.glob("*/cgroup.procs"), None) is None:
+    if not os.access(CGROUPS, os.W_OK) or not (CGROUPS / "pids/cgroup.procs").exists():
         yield f"{CGROUPS}: no cgroups that can be written to"
     script = "mount --make-rprivate / && ip link add trial type bridge"
     command = ["unshare", "--mount", "--net", "sh", "-c", script]
