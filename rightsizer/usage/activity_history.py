@@ -30,7 +30,7 @@ from rightsizer.usage.exporter_counters import (
 from rightsizer.usage.provenance import TARGET_LABELS
 from rightsizer.usage.querier import Build, QueryShards, SourceQuerier
 from rightsizer.usage.recording_rules import COUNT, QueryForm, recorded_selector
-from rightsizer.usage.sample_coverage import (
+from rightsizer.usage.scrape_intervals import (
     HALF,
     CountsByUse,
     by_interval,

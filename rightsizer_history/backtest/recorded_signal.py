@@ -20,7 +20,8 @@ from rightsizer.model import (
 from rightsizer.planning.usage_signal import Signal
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import COMPLETE, SLACK_S
-from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
+from rightsizer.usage.sample_coverage import MAX_SLOTS
+from rightsizer.usage.scrape_intervals import HALF
 from rightsizer.usage.step_usage import MEMORY_UNIT, MISSING, PER_SHARE, PER_WATT, Column
 from rightsizer_history.backtest.recording import Grid, Member, Track
 

@@ -20,7 +20,8 @@ from rightsizer.policy.effective import Criteria
 from rightsizer.policy.thresholds import Judging, Thresholds, TooManyReplicas
 from rightsizer.text import GIB
 from rightsizer.usage.exporter_counters import COMPLETE
-from rightsizer.usage.sample_coverage import HALF, MAX_SLOTS
+from rightsizer.usage.sample_coverage import MAX_SLOTS
+from rightsizer.usage.scrape_intervals import HALF
 from rightsizer.usage.step_usage import MEMORY_UNIT, MISSING, PER_SHARE, PER_WATT
 from rightsizer_history.backtest.recording import Grid, Member, Track
 

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from rightsizer.model import Slot
-from rightsizer.usage.sample_coverage import expected_samples, slot_length
+from rightsizer.usage.sample_coverage import slot_length
+from rightsizer.usage.scrape_intervals import expected_samples
 from simulator.series_store import Series
 from tests.rightsizer.metrics import DAY, H100, HOUR, UTIL, Metrics, idle, near
 
