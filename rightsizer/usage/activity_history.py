@@ -298,7 +298,8 @@ def _slots_by_gauges(query: _HistoryQuery, threshold: float, kind: MetricKind) -
             rows[key] = merged((rows[key], row)) if key in rows else row
         counted = functools.partial(query.count, metric)
         counts += query.described(counted, query.grid.counts, shards)
-    return _with_gaps(rows, by_interval(counts))
+    scrapes = functools.partial(query.querier.scrapes, query.grid)
+    return _with_gaps(rows, by_interval(counts, scrapes))
 
 
 def _weakest(rows: Sequence[bytes]) -> bytes:

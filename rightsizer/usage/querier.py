@@ -18,7 +18,7 @@ from rightsizer.errors import EvidenceIncomplete, PrometheusError
 from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.model import PodKey
 from rightsizer.prometheus import promql
-from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample
+from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, Sample, decode_labels
 from rightsizer.prometheus.sharding import Shard, ShardPlan
 from rightsizer.usage.provenance import EVERYTHING, TARGET_LABELS, Provenance
 from rightsizer.usage.recording_rules import (
@@ -32,6 +32,7 @@ from rightsizer.usage.recording_rules import (
     recorded_selector,
     rules_problem,
 )
+from rightsizer.usage.slot_grid import Counts, SlotGrid
 from rightsizer.usage.source_metrics import (
     CLUSTER,
     JOB,
@@ -207,6 +208,17 @@ class SourceQuerier:
         """An aggregation of the series of each target that is an exporter: any target can expose what rules record."""
         samples = self.prometheus.query(promql.by(aggregation, TARGET_LABELS, expression), at)
         return [one for one in samples if self.provenance.accepts_target(one.labels)]
+
+    def scrapes(self, grid: SlotGrid, job: str, targets: Collection[str]) -> Iterator[tuple[str, Counts]]:
+        """The scrapes of a job's targets in each slot, failed ones, too, by the series `up` that Prometheus writes."""
+        labels, values = ParseCache(decode_labels), ParseCache(grid.counts)
+        for names in promql.batches(sorted(targets)):
+            matchers = (promql.equals(JOB, job), promql.one_of(TARGET, names), *self.label_matchers)
+            counted = promql.over("count_over_time", promql.selector("up", matchers), grid.slot)
+            asked = promql.by("max", TARGET_LABELS, counted)
+            for found, row in self.prometheus.query_range_as(asked, grid.steps, labels=labels, values=values):
+                if self.provenance.accepts_target(found):
+                    yield found[TARGET], row
 
     # --- sizes
 

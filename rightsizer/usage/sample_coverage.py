@@ -160,10 +160,14 @@ class SampleCounts:
         """How many cells hold a window; the oldest may begin before it."""
         return -(-window // self.cell)
 
+    @property
+    def _grid(self) -> SlotGrid:
+        return SlotGrid(self.querier.at, self.cell, self.cells(self.window))
+
     @functools.cached_property
     def series(self) -> list[tuple[SeriesLabels, Counts]]:
         """Of every metric that shows that a device was measured; only series with a key."""
-        grid = SlotGrid(self.querier.at, self.cell, self.cells(self.window))
+        grid = self._grid
         max_series = min(self.querier.max_series(self.form, self.window), MAX_POINTS / grid.slots)
         shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
         by, source = self.querier.source.labels.described, self.querier.source
@@ -185,7 +189,7 @@ class SampleCounts:
     @functools.cached_property
     def by_interval(self) -> list[CountsByUse]:
         """The highest count of each use by each job and scrape interval."""
-        return by_interval(self.series)
+        return by_interval(self.series, functools.partial(self.querier.scrapes, self._grid))
 
     @functools.cached_property
     def _moved(self) -> frozenset[JobUse]:

@@ -1,7 +1,9 @@
 """Scrape intervals of a job's targets, by the samples of each use in each slot, and the samples to expect. Pure."""
 
 import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.usage.slot_grid import COUNT, Counts
@@ -18,6 +20,9 @@ _MOST_CHANGE = 12
 
 CountsByUse = dict[UseKey, Counts]
 
+Scrapes = Callable[[str, Collection[str]], Iterable[tuple[str, Counts]]]
+"""Scrapes of a job's targets in each slot, failed ones, too; nothing of targets of which the store does not tell."""
+
 _Key = TypeVar("_Key")
 
 
@@ -30,12 +35,36 @@ def add_highest(counts: dict[_Key, Counts], key: _Key, row: Counts) -> None:
         counts[key] = array.array(COUNT, map(max, before, row))
 
 
-def by_interval(series: Iterable[tuple[SeriesLabels, Counts]]) -> list[CountsByUse]:
+def by_interval(series: Iterable[tuple[SeriesLabels, Counts]], scrapes: Scrapes) -> list[CountsByUse]:
     """The highest count of each use by each job, apart for targets of a job that are scraped at another interval."""
     jobs: dict[str, list[tuple[SeriesLabels, Counts]]] = {}
     for labels, row in series:
         jobs.setdefault(labels.job, []).append((labels, row))
-    return [counts for own in jobs.values() for counts in _by_interval(own)]
+    return [counts for job, own in jobs.items() for counts in _of_job(own, functools.partial(scrapes, job))]
+
+
+def _of_job(
+    series: Sequence[tuple[SeriesLabels, Counts]],
+    scrapes: Callable[[Collection[str]], Iterable[tuple[str, Counts]]],
+) -> Collection[CountsByUse]:
+    """Those of one job; where it seems to have several intervals, each target's scrapes are beside its uses.
+
+    They are as a use that lost no sample, so lost samples are no longer interval: of no pod, with the target as device.
+    Where the job has no sample at all, the store may lack those of everything.
+    """
+    found = _by_interval(series)
+    densest = highest_counts(row for _, row in series)
+    if len(found) > 1 or _has_longer_interval(densest):
+        targets = {labels.target: labels for labels, _ in series}
+        attempts = [
+            (
+                dataclasses.replace(targets[target], key=("", "", target, "")),
+                array.array(COUNT, (count if some else 0 for count, some in zip(row, densest, strict=True))),
+            )
+            for target, row in scrapes(targets)
+        ]
+        found = _by_interval([*series, *attempts]) if attempts else found
+    return found
 
 
 def _by_interval(series: Iterable[tuple[SeriesLabels, Counts]]) -> Collection[CountsByUse]:
@@ -96,16 +125,29 @@ def expected_samples(highest: Sequence[int]) -> list[float]:
     Where everything has fewer, but as many in each of a dozen cells, the scrape interval is longer there; only no
     change of it leaves next to nothing.
     """
-    most, steady = max(highest, default=0), [False] * len(highest)
-    for first in range(len(highest) - _STEADY_CELLS + 1):
-        some = highest[first : first + _STEADY_CELLS]
-        if _are_alike(min(some), max(some)) and max(some) * _MOST_CHANGE >= most:
-            steady[first : first + _STEADY_CELLS] = [True] * _STEADY_CELLS
+    most, steady = max(highest, default=0), _steady(highest)
     least = min(1.0, most / _MOST_CHANGE)
     return [
         max(count, least if is_steady else HALF * most)
         for count, is_steady in zip(highest, steady, strict=True)
     ]
+
+
+def _steady(highest: Sequence[int]) -> list[bool]:
+    """Whether each cell is one of a dozen with as many samples, which may be a scrape interval."""
+    most, steady = max(highest, default=0), [False] * len(highest)
+    for first in range(len(highest) - _STEADY_CELLS + 1):
+        some = highest[first : first + _STEADY_CELLS]
+        if _are_alike(min(some), max(some)) and max(some) * _MOST_CHANGE >= most:
+            steady[first : first + _STEADY_CELLS] = [True] * _STEADY_CELLS
+    return steady
+
+
+def _has_longer_interval(highest: Sequence[int]) -> bool:
+    """Whether some cells have fewer samples than the others, and lack none by themselves."""
+    most = max(highest, default=0)
+    some = zip(highest, _steady(highest), strict=True)
+    return any(is_steady and not _are_alike(count, most) for count, is_steady in some)
 
 
 def _are_alike(count: int, most: int) -> bool:

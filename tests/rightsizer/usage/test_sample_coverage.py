@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.prometheus
 
 
 MINUTE = datetime.timedelta(minutes=1)
+
+_OF_NO_POD = dict.fromkeys(("namespace", "UUID", "modelName"), "")
 
 
 @pytest.mark.covers("P5")
@@ -81,9 +84,12 @@ def test_coverage_sparse_series_of_a_dense_job_is_partial(metrics: Metrics) -> N
 
 
 @pytest.mark.covers("P18")
-def test_coverage_pools_of_one_job_have_their_own_scrape_intervals(metrics: Metrics) -> None:
+@pytest.mark.parametrize("has_up", [True, False])
+def test_coverage_pools_of_one_job_have_their_own_scrape_intervals(metrics: Metrics, *, has_up: bool) -> None:
     """Also where an exporter moved, or lost some samples; of the last pod every second sample is lost."""
     metrics.write(idle(), pod="dense", step_s=15, instance="10.0.0.1:9400")
+    for place, step_s in ((1, 15), (3, 60), (4, 60)) if has_up else ():
+        metrics.write({"up": 1}, _OF_NO_POD, step_s=step_s, instance=f"10.0.0.{place}:9400")
     for pod, begins in (("sparse", (DAY, HOUR)), ("young", (5 * HOUR,)), ("other", (20 * MINUTE,))):
         for number, (since, until) in enumerate(itertools.pairwise((*begins, 0 * HOUR))):
             target = f"10.0.0.{3 + (len(begins) + number) % 2}:9400"
@@ -111,18 +117,30 @@ def test_coverage_of_an_exporter_that_loses_samples_of_all_its_pods_is_partial(
     metrics.write(idle(), pod="whole", step_s=15, instance="10.0.0.1:9400")
     every = range(5760)
     kept = [*every[:480], *every[480::4]] if is_regular else sorted(random.Random(7).sample(every, 1920))
+    _write_some(metrics, "a", kept)
+    assert metrics.usage("a").coverage < 0.6
+
+
+@pytest.mark.covers("P18")
+@pytest.mark.parametrize("lost_by", ["one", "all"])
+def test_coverage_of_samples_that_are_lost_regularly_is_partial(metrics: Metrics, lost_by: str) -> None:
+    """Every third one, of one exporter for the whole day, or of all for half of it: each was scraped, as `up` tells."""
+    every = range(5760)
+    kept = [place for place in every if place % 3 or (lost_by == "all" and place < len(every) / 2)]
+    for number, pod in enumerate(("a", "b")):
+        _write_some(metrics, pod, every if (pod, lost_by) == ("b", "one") else kept)
+        metrics.write({"up": 1}, _OF_NO_POD, step_s=15, instance=f"10.0.0.{number}:9400")
+    assert metrics.usage("a").coverage == near(2 / 3 if lost_by == "one" else 5 / 6, abs=0.02)
+
+
+def _write_some(metrics: Metrics, pod: str, kept: Iterable[int]) -> None:
+    """Samples of an idle pod at some of 5760 instants, of which the last is the end."""
     end = round(metrics.at.timestamp())
     seconds = tuple([end - (5759 - place) * 15 for place in kept])
-    labels = {
-        "namespace": metrics.space,
-        "pod": "a",
-        "UUID": "GPU-a",
-        "modelName": H100,
-        "job": metrics.space,
-    }
-    of = {"__name__": UTIL, **metrics.labels, **labels, "instance": "10.0.0.2:9400"}
+    labels = {"namespace": metrics.space, "pod": pod, "UUID": f"GPU-{pod}", "modelName": H100}
+    target = {"job": metrics.space, "instance": f"10.0.0.{'ab'.index(pod)}:9400"}
+    of = {"__name__": UTIL, **metrics.labels, **labels, **target}
     metrics.prometheus.write([Series(of, seconds, [0.0] * len(seconds))])
-    assert metrics.usage("a").coverage < 0.6
 
 
 def test_activity_with_coverage_counts_minutes_without_samples(metrics: Metrics) -> None:
