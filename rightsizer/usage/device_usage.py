@@ -420,12 +420,14 @@ def _confirmed(
             yield labels
 
 
-def _joined(values: LabelledValues, successors: Mapping[JobUse, Mapping[str, int]]) -> LabelledValues:
-    """Means with one for all targets of a job that follow each other: that of all of their samples."""
+def _joined(
+    values: LabelledValues, successors: Mapping[JobUse, Mapping[SeriesLabels, int]]
+) -> LabelledValues:
+    """Means with one for all series of a job that follow each other: that of all of their samples."""
     sums: dict[JobUse, tuple[SeriesLabels, float, int]] = {}
     for labels, mean in values:
         use = labels.key, labels.job
-        samples = successors.get(use, {}).get(labels.target)
+        samples = successors.get(use, {}).get(labels)
         if samples is None:
             yield labels, mean
         else:

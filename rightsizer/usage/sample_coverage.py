@@ -193,29 +193,29 @@ class SampleCounts:
 
     @functools.cached_property
     def _moved(self) -> frozenset[JobUse]:
-        """The uses by job of which several targets tell."""
-        one: dict[JobUse, str] = {}
+        """The uses by job of which several series tell, of other targets or with other labels."""
+        first: dict[JobUse, SeriesLabels] = {}
         return frozenset(
             use
-            for use, target in (((labels.key, labels.job), labels.target) for labels, _ in self.series)
-            if one.setdefault(use, target) != target
+            for use, labels in (((labels.key, labels.job), labels) for labels, _ in self.series)
+            if first.setdefault(use, labels) != labels
         )
 
-    def successors(self, window: datetime.timedelta) -> dict[JobUse, Mapping[str, int]]:
-        """By use and job the samples of each target in a window, where targets follow each other.
+    def successors(self, window: datetime.timedelta) -> dict[JobUse, Mapping[SeriesLabels, int]]:
+        """By use and job the samples of each series in a window, where series follow each other.
 
-        A restarted exporter is another target, perhaps one that was there before. Two at the same time are copies, and
-        not here, nor is a target of which no sample was counted.
+        A restarted exporter is another target, perhaps one that was there before; an upgraded one may name the model or
+        the pod by other labels. Two at the same time are copies, and not here, nor is a series without a sample.
         """
-        targets: dict[JobUse, dict[str, Counts]] = {}
+        series: dict[JobUse, dict[SeriesLabels, Counts]] = {}
         for labels, row in self.series if self._moved else ():
             if (use := (labels.key, labels.job)) in self._moved:
                 last = row[-self.cells(window) :]
                 if any(last):
-                    add_highest(targets.setdefault(use, {}), labels.target, last)
+                    add_highest(series.setdefault(use, {}), labels, last)
         return {
-            use: {target: sum(row) for target, row in rows.items()}
-            for use, rows in targets.items()
+            use: {labels: sum(row) for labels, row in rows.items()}
+            for use, rows in series.items()
             if _take_turns(tuple(map(bytes, rows.values())))
         }
 

@@ -2,9 +2,11 @@
 
 import datetime
 import math
+from collections.abc import Mapping
 
 import pytest
 
+from rightsizer.evidence.slot_table import KeptTables
 from rightsizer.kube.pod_names import ORDINALS
 from rightsizer.model import Slot
 from rightsizer.usage.active_replicas import ReplicaQuery
@@ -95,6 +97,29 @@ def test_usages_mean_of_targets_that_follow_each_other_is_that_of_all_samples(
     assert usage.activity_floor == usage.activity_mean
     assert usage.power_mean_w == near(100 + 500 / 24, abs=1)
     assert (usage.invalid, usage.holes, usage.coverage) == ((), 0, near(1.0, abs=0.01))
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"modelName": "NVIDIA-H100"}, {"modelName": "NVIDIA H100 80GB HBM3"}),
+        ({"cluster": ""}, {"cluster": "east"}),
+        ({"pod": "a"}, {"exported_pod": "a", "exported_namespace": "space", "pod": "exporter"}),
+    ],
+    ids=["model", "cluster", "pod"],
+)
+def test_usages_mean_of_series_that_other_labels_continue_is_that_of_all_samples(
+    metrics: Metrics, before: Mapping[str, str], after: Mapping[str, str], *, is_kept: bool
+) -> None:
+    """As of an exporter that is upgraded, or scraped in another way, at the same address."""
+    values = idle(**{UTIL: within(1441, 1380, 80)})
+    own = {"pod": "a", "UUID": "GPU-a", "instance": "10.0.0.1:9400"}
+    metrics.write(values, {**own, **before}, until=12 * HOUR)
+    more = {name: metrics.space if text == "space" else text for name, text in after.items()}
+    metrics.write(values, {**own, **more}, since=12 * HOUR)
+    usage = metrics.usage("a", tables=KeptTables(print, print, verified_every=9) if is_kept else None)
+    assert usage.activity_mean == near(0.8 / 24, abs=0.002)
 
 
 @pytest.mark.covers("P5")
