@@ -327,13 +327,14 @@ def _half_covered(evidence: Evidence) -> Iterator[str]:
     for pod, devices in evidence.held:
         for held in devices:
             agrees = {SecondSignal.POWER: held.draws_power, SecondSignal.TRAFFIC: held.moves_memory}
-            for signal, share, holes, since in held.usage.lacking:
-                if agrees[signal] is False and (holes or share < evidence.coverage):
-                    is_late = since > evidence.candidate.at - evidence.window
-                    where = f"from {instant(since)} on" if is_late else "with gaps"
+            for part in held.usage.lacking:
+                if agrees[part.signal] is False and (part.holes or part.share < evidence.coverage):
+                    is_late = part.since > evidence.candidate.at - evidence.window
+                    where = f"from {instant(part.since)} on" if is_late else "with gaps"
+                    what = f"{names[part.signal]} data for {device(held.usage)}"
+                    length = f"{part.share:.0%} of the last {span(evidence.window)}"
                     yield (
-                        f"pod {pod.ref.name}: {names[signal]} data for {device(held.usage)} cover {share:.0%} of the "
-                        f"last {span(evidence.window)}, {where}; it may have worked where they are missing"
+                        f"pod {pod.ref.name}: {what} cover {length}, {where}; it may have worked where they are missing"
                     )
 
 

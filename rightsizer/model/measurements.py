@@ -37,6 +37,16 @@ class SecondSignal(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PartialSignal:
+    """A second signal with fewer samples than the window holds: their share of it, slots without any, and the begin."""
+
+    signal: SecondSignal
+    share: float
+    holes: int
+    since: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
     """One device as used by one pod over the window.
 
@@ -62,7 +72,7 @@ class Usage:
         is_by_board: Whether it has no activity of its own, and its whole board was idle.
         is_held: Whether the kubelet gave it to the pod. Of others, `is_own` tells the pod's part, or it is anybody's.
         is_visited: Whether counters show that a pod works on it which does not hold it.
-        lacking: Second signals with fewer samples than the window holds: their share, holes, and when they begin.
+        lacking: Second signals that do not cover the window.
         invalid: Quantities whose series held values that cannot be (NaN, negative, above 100 %).
     """
 
@@ -88,7 +98,7 @@ class Usage:
     is_by_board: bool = False
     is_held: bool = True
     is_visited: bool = False
-    lacking: tuple[tuple[SecondSignal, float, int, datetime.datetime], ...] = ()
+    lacking: tuple[PartialSignal, ...] = ()
 
     @property
     def is_sampled(self) -> bool:

@@ -11,7 +11,7 @@ import datetime
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from rightsizer.model import Device, PodKey, SecondSignal, Usage, Usages
+from rightsizer.model import Device, PartialSignal, PodKey, SecondSignal, Usage, Usages
 from rightsizer.prometheus import promql
 from rightsizer.usage.exporter_counters import (
     MAX_DIFFERENCE,
@@ -77,7 +77,7 @@ class UsageAccumulator:
     invalid: tuple[str, ...] = ()
     is_held: bool = True
     is_visited: bool = False
-    lacking: tuple[tuple[SecondSignal, float, int, datetime.datetime], ...] = ()
+    lacking: tuple[PartialSignal, ...] = ()
 
     def add_invalid(self, name: str) -> None:
         """Note a metric with impossible values."""
@@ -206,7 +206,7 @@ def _add_lacking(
             began[key] = min(begin, began.get(key, begin))
     for key, begin in began.items():
         since = counted.querier.at - (counted.cells(counted.window) - begin) * counted.cell
-        usage[key].lacking += ((signal, coverage[key].share, coverage[key].gaps, since),)
+        usage[key].lacking += (PartialSignal(signal, coverage[key].share, coverage[key].gaps, since),)
 
 
 def recent_peaks(querier: SourceQuerier) -> Usages:

@@ -149,7 +149,10 @@ class PolicyView:
         self._unwitnessed: frozenset[_Card] = frozenset()
         self._witnesses: dict[_Card, ObjectRef] = {}
         self._signals = {
-            (_card(track), name) for track in tracks(recording.groups) for name in SIGNALS if has(track, name)
+            (_card(track), name)
+            for track in tracks(recording.groups)
+            for name in SIGNALS.values()
+            if has(track, name)
         }
 
     def fleet(self, workloads: tuple[Workload, ...], changes: tuple[FoundChange, ...]) -> Fleet:
@@ -247,7 +250,7 @@ class PolicyView:
             usages = recorded_signal(self.recording.grid, [known]).usages(widest, at).values()
             for key, moved in second_signals.movements(itertools.chain(*usages)).items():
                 is_moving = {"traffic": moved.traffic_moved, "power_peak": moved.power_moved}
-                needed = [name for name in SIGNALS if (card, name) in self._signals]
+                needed = [name for name in SIGNALS.values() if (card, name) in self._signals]
                 if (key[0], bool(key[2])) == card and all(is_moving[name] for name in needed):
                     self._witnesses[card] = known.workload.ref
                     return {key: moved}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from rightsizer.model import (
     Concurrency,
     History,
+    PartialSignal,
     PodKey,
     Slot,
     Usage,
@@ -23,7 +24,7 @@ from rightsizer.usage.exporter_counters import COMPLETE, SLACK_S
 from rightsizer.usage.sample_coverage import MAX_SLOTS
 from rightsizer.usage.scrape_intervals import HALF
 from rightsizer.usage.step_usage import MEMORY_UNIT, MISSING, PER_SHARE, PER_WATT, Column
-from rightsizer_history.backtest.recording import Grid, Member, Track
+from rightsizer_history.backtest.recording import SIGNALS, Grid, Member, Track
 
 RECENT = datetime.timedelta(minutes=10)
 
@@ -185,8 +186,18 @@ class RecordedSignal(Signal):
             holes=_holes(samples, steps),
             is_fresh=samples[-1] >= HALF * track.expected and track.end >= stop,
             samples_expected=track.expected * steps,
+            lacking=tuple(self._partial_signals(track, part, steps)),
         )
         return self._own(usage, track, part, stop - first) if track.is_own else usage
+
+    def _partial_signals(self, track: Track, part: slice, steps: int) -> Iterator[PartialSignal]:
+        """The second signals that some steps have, and others do not."""
+        for signal, name in SIGNALS.items():
+            column: Column = getattr(track, name)[part]
+            if 0 < (known := len(column) - column.count(MISSING)) < steps:
+                seen = [value != MISSING for value in column]
+                since = self._grid.time(track.first + part.start + seen.index(True))
+                yield PartialSignal(signal, known / steps, _holes(seen, steps), since)
 
     def _own(self, usage: Usage, track: Track, part: slice, steps: int) -> Usage:
         """Usage by the pod itself on a shared device, as plans have it; the device's where the counters have gaps."""

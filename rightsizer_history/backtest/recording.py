@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
-from rightsizer.model import Device, Node, ObjectRef, PodKey, Slot, strongest
+from rightsizer.model import Device, Node, ObjectRef, PodKey, SecondSignal, Slot, strongest
 from rightsizer.usage.step_usage import MISSING, PER_SHARE, Column, missing
 
 IDLE = 0.01
@@ -266,7 +266,8 @@ class Group:
 
     def last_gpus(self, first: int, stop: int) -> list[float]:
         """Whole GPUs that only a stop frees, in each of these steps: its smallest device, where all idle."""
-        least = min(track.gpus for member in self.members for track in member.tracks)
+        held = (track.gpus for member in self.members for track in member.tracks if track.is_held)
+        least = min(held, default=0.0)
         return [
             least if idle and self.works[at - self.first] == Slot.IDLE else 0.0
             for at, idle in enumerate(self.idle_gpus(first, stop), first)
@@ -311,8 +312,8 @@ class Recording:
         having: set[tuple[str, str]] = set()
         for member in (member for group in self.groups for member in group.members):
             for track in member.tracks:
-                lacking.update((member.place, name) for name in SIGNALS if _lacks(track, name))
-                having.update((member.place, name) for name in SIGNALS if has(track, name))
+                lacking.update((member.place, name) for name in SIGNALS.values() if _lacks(track, name))
+                having.update((member.place, name) for name in SIGNALS.values() if has(track, name))
                 if track.is_own or track.holders != 1:
                     shared.add(member.place)
         return frozenset(shared | {place for place, _ in lacking & having})
@@ -340,7 +341,8 @@ class Recording:
         return any(busy != MISSING for track in tracks(self.groups) for busy in track.busy)
 
 
-SIGNALS = ("power_peak", "traffic")
+SIGNALS = {SecondSignal.POWER: "power_peak", SecondSignal.TRAFFIC: "traffic"}
+"""The columns of second signals."""
 
 
 def has(track: Track, name: str) -> bool:

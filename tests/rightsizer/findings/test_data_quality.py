@@ -16,6 +16,7 @@ from rightsizer.model import (
     Node,
     NodeCoverage,
     ObjectRef,
+    PartialSignal,
     Pod,
     SecondSignal,
     Usage,
@@ -74,7 +75,7 @@ POWER, TRAFFIC = SecondSignal
 
 
 def _lacking(signal: SecondSignal, share: float, holes: int = 0) -> Usage:
-    return idle_usage(lacking=((signal, share, holes, AT),))
+    return idle_usage(lacking=(PartialSignal(signal, share, holes, AT),))
 
 
 CASES = {

@@ -9,7 +9,7 @@ import pytest
 from rightsizer.errors import EvidenceIncomplete
 from rightsizer.findings.stuck import is_dark
 from rightsizer.kube.pod_names import PodNames
-from rightsizer.model import AddressTable, BoardLevel, SecondSignal, Slot, Whereabouts
+from rightsizer.model import AddressTable, BoardLevel, PartialSignal, SecondSignal, Slot, Whereabouts
 from rightsizer.usage.active_replicas import ReplicaQuery
 from rightsizer.usage.exporter_counters import METRICS
 from rightsizer.usage.node_coverage import SHARES
@@ -304,4 +304,4 @@ def test_sampled_tells_which_second_signals_lack_samples(metrics: Metrics, signa
     asked.usages(DAY, metrics.at)
     ((_, (usage,)),) = asked.sampled(DAY, metrics.at, of=pods).items()
     assert usage.device.uuid == "GPU-late"
-    assert usage.lacking == ((signal, near(1 / 24, rel=0.1), 23 * 3, metrics.at - HOUR),)
+    assert usage.lacking == (PartialSignal(signal, near(1 / 24, rel=0.1), 23 * 3, metrics.at - HOUR),)

@@ -24,6 +24,7 @@ from rightsizer_history.backtest.standings import Standing
 from tests.rightsizer_history.backtest.recordings import (
     BEGIN,
     BUSY,
+    DARK,
     EAGER,
     HOUR,
     IDLE,
@@ -98,6 +99,13 @@ def test_replay_unknown_steps_are_never_idle() -> None:
     line = hours((BUSY * 2 + UNKNOWN * 10) * 6)
     assert not changes(recording(workload("dark", [line])), RULE)
     assert not changes(recording(workload("dark", [line])), POLICY)
+
+
+def test_replay_power_that_covers_a_part_of_the_window_shows_no_idleness() -> None:
+    """As in plans: power that is published from some time on covers the window of four hours that much later."""
+    lines = [hours(BUSY * 10 + DARK * dark + IDLE * (30 - dark)) for dark in (0, 3)]
+    first, later = (changes(recording(workload("w", [line])), POLICY)[0].at for line in lines)
+    assert later - first == 3 * HOUR
 
 
 @pytest.mark.parametrize("judge", [RULE, POLICY], ids=lambda judge: judge.name)
