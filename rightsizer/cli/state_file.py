@@ -1,6 +1,7 @@
 """The file of --state-file: what plans have read of usage, for the next process; a failure is a warning."""
 
 import contextlib
+import glob
 import logging
 import os
 import pathlib
@@ -45,15 +46,13 @@ def restore(tables: KeptTables, path: pathlib.Path, cluster: Cluster) -> None:
 
 def save(tables: KeptTables, path: pathlib.Path, cluster: Cluster) -> None:
     """Replace the file by all that is kept; a reader finds the old one or the new one, never a part."""
-    name = ""
     try:
         owner = owner_of(cluster)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            name = file.name
             file.write(tables.saved(owner))
-        os.replace(name, path)  # noqa: PTH105 - both names are texts
+        os.replace(file.name, path)  # noqa: PTH105 - both names are texts
     except (OSError, ClusterError) as error:
         log.warning("--state-file %s is not written: %s", path, error)
-        if name:
-            with contextlib.suppress(OSError):
-                pathlib.Path(name).unlink()
+    with contextlib.suppress(OSError):
+        for part in path.parent.glob(f".{glob.escape(path.name)}-*"):
+            part.unlink()  # what could not be written, or of a process that was killed

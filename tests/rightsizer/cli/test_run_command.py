@@ -582,6 +582,7 @@ def test_state_file_lets_next_process_ask_only_for_new_slots(world: World) -> No
         slots()  # shows what the first answer may have lacked
         assert slots() < least / 2
         file.write_bytes(file.read_bytes()[:-1])
+        (file.parent / ".slots-left").write_bytes(b"of a process that was killed while it wrote")
         assert slots() == least
         assert "is damaged, or of another version; all is queried" in said[-1]
         file.unlink()
