@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import msgspec
 import trustme
 
 from rightsizer.cli import prepare
+from rightsizer.cli.plan_session import utc_now
 from rightsizer.errors import ClusterError
 from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.kube.api_objects import PodObject
@@ -43,6 +44,7 @@ from rightsizer_extender.extender_endpoint import Extender
 from rightsizer_extender.preemption import Preemptible, bound_pod
 from rightsizer_extender.preemption_state import PreemptionState, WatchedNode
 from rightsizer_extender.question_server import TlsFiles, answering
+from rightsizer_extender.victim_charges import VictimCharges
 
 _GPU = "nvidia.com/gpu"
 _OFFERED = 500
@@ -85,6 +87,13 @@ class _Known(PreemptionState):
         return ""
 
 
+class _NoCharges(VictimCharges):
+    """Charges without an API server, whose two requests would be its latency."""
+
+    def charge(self, units: Iterable[Preemptible]) -> tuple[Preemptible, ...]:
+        return tuple(units)
+
+
 def _no_cluster() -> Cluster:
     message = "this benchmark has no API server"
     raise ClusterError(message)
@@ -94,7 +103,7 @@ def _serve(sender: multiprocessing.connection.Connection, nodes: int, files: Seq
     """The server's process: fill a state, answer, and change pods all the time."""
     prepare()
     sys.setswitchinterval(TURN_S)
-    state = _Known(_no_cluster, _RESOURCES, 3600.0)
+    state = _Known(_no_cluster, _RESOURCES, 3600.0, _NoCharges(_no_cluster, "gpu-rightsizer", utc_now))
     offers = {"cpu": "192", "memory": "2Ti", "pods": "110", _GPU: "8"}
     candidates = []
     pods = []
@@ -108,7 +117,7 @@ def _serve(sender: multiprocessing.connection.Connection, nodes: int, files: Seq
             bound = bound_pod(pod, _RESOURCES)
             if number == 0 and node % 3 == 0 and bound is not None and bound.gpu_pod is not None:
                 candidates.append(Preemptible(_decision(bound.gpu_pod), (bound.gpu_pod,)))
-    state.planned(candidates, began_at=time.monotonic())
+    state.planned(candidates, began_at=time.monotonic(), run="run", charged="")
     settle()
     extender = Extender(state, lambda *_: None)
     certificate, key, authority = files

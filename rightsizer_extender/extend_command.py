@@ -3,10 +3,8 @@
 Each plan is made by a process of its own: it would keep questions waiting for Python's lock, and leave its memory.
 """
 
-import collections
 import contextlib
 import dataclasses
-import datetime
 import gc
 import logging
 import multiprocessing
@@ -29,9 +27,7 @@ from rightsizer.errors import ClusterError, RightsizerError, UsageError
 from rightsizer.execute.control_state import ControlStateStore
 from rightsizer.inventory.cluster_reader import resource_table
 from rightsizer.kinds.core import POD
-from rightsizer.kinds.patches import record_of
 from rightsizer.kube.cluster import Cluster
-from rightsizer.model import FoundChange
 from rightsizer.report.events import NAMED
 from rightsizer.report.metrics import Metrics
 from rightsizer.report.outcomes import cycle_words
@@ -41,6 +37,7 @@ from rightsizer_extender.extender_endpoint import STALE, Extender
 from rightsizer_extender.preemption import Preemptible, Preemptor, VictimChoice, candidates_of
 from rightsizer_extender.preemption_state import PreemptionState
 from rightsizer_extender.question_server import TlsFiles, answering
+from rightsizer_extender.victim_charges import VictimCharges, parse_charges, read_charges
 
 log = logging.getLogger(__name__)
 report = logging.getLogger("gpu-rightsizer")
@@ -51,8 +48,8 @@ TURN_S = 0.0005
 """Switch interval of threads: a question must not wait for a watch."""
 _FOLLOWED_S = 5.0
 """Seconds between two readings of breaker and pauses."""
-_CHARGED = datetime.timedelta(days=1)
-"""The longest that a budget counts."""
+_CHARGE_S = 1.0
+"""Seconds after which a request that charges is given up: questions wait meanwhile."""
 
 
 def run(arguments: ExtendOptions) -> int:
@@ -70,7 +67,11 @@ def run(arguments: ExtendOptions) -> int:
     def connect() -> Cluster:
         return Cluster(cluster_settings(arguments))
 
-    state = PreemptionState(connect, resource_table(gpu_resources(arguments)), _CYCLES * interval_s)
+    def connect_to_charge() -> Cluster:
+        return Cluster(dataclasses.replace(cluster_settings(arguments), timeout_s=_CHARGE_S))
+
+    charges = VictimCharges(connect_to_charge, session.own, utc_now)
+    state = PreemptionState(connect, resource_table(gpu_resources(arguments)), _CYCLES * interval_s, charges)
     plans = _Plans(arguments, metrics, state)
     with signals_held(), contextlib.ExitStack() as stack:
         extender = Extender(state, plans.told)
@@ -135,6 +136,7 @@ class _Planned:
 
     run: str
     candidates: tuple[Preemptible, ...]
+    charged: str
     words: str
 
 
@@ -145,24 +147,17 @@ class _Plans:
         self._arguments = arguments
         self._metrics = metrics
         self._state = state
-        self._named: collections.deque[FoundChange] = collections.deque()
         self._run = ""
-        self._uids: set[str] = set()
-        """UIDs of pods that were named since the last plan: each costs once."""
         self._process: multiprocessing.process.BaseProcess | None = None
         self._to_record: queue.SimpleQueue[tuple[Preemptor, VictimChoice]] = queue.SimpleQueue()
 
     def one(self) -> None:
         """Plan; an error never ends the schedule."""
         began = time.monotonic()
-        now = utc_now()
-        while self._named and now - self._named[0].at >= _CHARGED:
-            self._named.popleft()
         found = self._planned_elsewhere()
         if isinstance(found, _Planned):
             self._run = found.run
-            self._uids.clear()
-            self._state.planned(found.candidates, began_at=began)
+            self._state.planned(found.candidates, began_at=began, run=found.run, charged=found.charged)
             pods = sum(len(unit.pods) for unit in found.candidates)
             report.info("%s; %s may be named to kube-scheduler", found.words, count(pods, "pod"))
             settle()
@@ -175,8 +170,7 @@ class _Plans:
         """Plan in a new process; returns its result, or why there is none."""
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        given = (sender, self._arguments, tuple(self._named))
-        process = context.Process(target=_plan, args=given, daemon=True)
+        process = context.Process(target=_plan, args=(sender, self._arguments), daemon=True)
         with receiver:
             self._process = process
             process.start()
@@ -195,20 +189,9 @@ class _Plans:
             self._process.kill()
 
     def told(self, verb: str, preemptor: Preemptor, choice: VictimChoice | None) -> None:
-        """Count an answer, charge what was named to the budgets, and leave it to be recorded."""
+        """Count an answer, and leave it to be recorded."""
         self._metrics.asked(choice.answer.value if choice else STALE)
         if choice is not None and choice.named:
-            at = utc_now()
-            # One victim may make room for several pods.
-            first = [
-                unit for unit in choice.named if not self._uids.issuperset(pod.ref.uid for pod in unit.pods)
-            ]
-            self._uids |= {pod.ref.uid for unit in first for pod in unit.pods}
-            choice = dataclasses.replace(choice, named=tuple(first))
-            for unit in first:
-                workload = unit.decision.workload
-                change = record_of(unit.decision, (), run=self._run, at=at)
-                self._named.append(FoundChange(workload.ref, change, starter=workload.starter))
             self._to_record.put((preemptor, choice))
         log.debug("%s for %s: %s", verb, preemptor, choice.answer if choice else STALE)
 
@@ -241,11 +224,7 @@ class _Plans:
             log.warning("no Event on %s: %s", workload.ref, error)
 
 
-def _plan(
-    sender: multiprocessing.connection.Connection,
-    arguments: ExtendOptions,
-    named: tuple[FoundChange, ...],
-) -> None:
+def _plan(sender: multiprocessing.connection.Connection, arguments: ExtendOptions) -> None:
     """Plan in a process of its own, and send what came of it."""
     prepare()
     log_to_stderr(arguments.log_level, as_json=arguments.log_format == "json")
@@ -253,8 +232,10 @@ def _plan(
         with contextlib.closing(PlanSession(arguments)) as session:
             plan = session.observe()
             policy, own, instance = session.policy.policy, session.own, session.instance
+            charged = read_charges(session.cluster, own)  # last: what is named later ends the naming
+            named = parse_charges(charged).values()
             found = candidates_of(plan, policy, own=own, instance=instance, named=named)
-            sender.send(_Planned(plan.run, found, cycle_words(plan)))
+            sender.send(_Planned(plan.run, found, charged, cycle_words(plan)))
     except RightsizerError as error:
         sender.send(str(error))
     except Exception as error:

@@ -70,8 +70,12 @@ class Preemptible:
         """Sort key: the workload with the lowest is taken first."""
         finding = self.decision.finding
         mean = 1.0 if finding.activity_mean is None else finding.activity_mean
-        first = min(pod.ref.uid for pod in self.pods)
-        return self.decision.workload.priority, self.decision.gpu_hours_at_risk, mean, first
+        return self.decision.workload.priority, self.decision.gpu_hours_at_risk, mean, self.uid
+
+    @property
+    def uid(self) -> str:
+        """The UID of its first pod."""
+        return min(pod.ref.uid for pod in self.pods)
 
 
 def candidates_of(
@@ -422,7 +426,7 @@ class VictimChoice:
     """The victims by node that kube-scheduler is to choose from.
 
     Attributes:
-        named: The candidates among them, if they were chosen here.
+        named: The candidates among them, if they were chosen here; then those that the plan's budgets were charged for.
     """
 
     answer: Answer

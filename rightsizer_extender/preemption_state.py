@@ -25,6 +25,7 @@ from rightsizer_extender.preemption import (
     bound_pod,
     choose,
 )
+from rightsizer_extender.victim_charges import VictimCharges
 
 _REMEMBERED_S = 600.0
 """A pod that did not start with the victims named for it gets the scheduler's own for so long."""
@@ -50,12 +51,16 @@ class PreemptionState:
         connect: A connection of a thread's own; may raise RightsizerError.
         resources: The resource names of GPUs.
         oldest_s: Plans that began longer ago answer for nobody.
+        charges: Of what is named.
 
     Attributes:
         lock: Held while the state is read or changed.
     """
 
-    def __init__(self, connect: Connect, resources: ResourceTable, oldest_s: float) -> None:
+    def __init__(
+        self, connect: Connect, resources: ResourceTable, oldest_s: float, charges: VictimCharges
+    ) -> None:
+        self._charges = charges
         self._resources = resources
         self._oldest_s = oldest_s
         self._table = PreemptionTable()
@@ -108,7 +113,7 @@ class PreemptionState:
         return "" if self._control else "breaker and pauses cannot be read"
 
     def victims(self, preemptor: Preemptor, offered: Mapping[str, Victims]) -> VictimChoice | None:
-        """The victims for a pending pod; None if the state is stale."""
+        """The victims for a pending pod, charged to the budgets; None if the state is stale."""
         if self.stale_reason():
             return None
         with self.lock:
@@ -119,6 +124,10 @@ class PreemptionState:
                 return self._again(before, offered)
             choice = choose(preemptor, offered, self._table)
             if choice.answer is Answer.REPLACED:
+                charged = self._charges.charge(choice.named)
+                if charged is None:
+                    return VictimChoice(Answer.UNKNOWN, offered)
+                choice = dataclasses.replace(choice, named=charged)
                 all_asked = self._asked.items()
                 self._asked = {uid: asked for uid, asked in all_asked if now - asked[0] < _REMEMBERED_S}
                 self._asked[preemptor.uid] = (now, choice)
@@ -151,9 +160,10 @@ class PreemptionState:
 
     # --- updates
 
-    def planned(self, candidates: Iterable[Preemptible], *, began_at: float) -> None:
+    def planned(self, candidates: Iterable[Preemptible], *, began_at: float, run: str, charged: str) -> None:
         """Replace the candidates by those of a plan that began at a time of the monotonic clock."""
         with self.lock:
+            self._charges.planned(run, charged)
             self._candidates = tuple(candidates)
             self._planned_at = began_at
             self._set_allowed(self._stopped_namespaces())

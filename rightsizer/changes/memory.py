@@ -39,6 +39,8 @@ NAME = "gpu-rightsizer-memory"
 PARTS = 8
 """ConfigMaps; one holds at most 1 MiB (core/v1)."""
 NAMES = tuple(f"{NAME}-{part}" for part in range(PARTS))
+NAMED_MAP = f"{NAME}-named"
+"""ConfigMap of the victims that `extend` named: no changes of its own, but charged to the same budgets."""
 MOST = 16
 """Entries of one owner; of more, the oldest scale-downs count together, at the time of the latest of them."""
 MOST_BYTES = 768 << 10

@@ -88,7 +88,7 @@ class Right:
             yield {key: value for key, value in {**found, "name": name}.items() if value}
 
 
-STATE_MAPS = (control_state.NAME, *memory.NAMES, kept_sizes.NAME)
+STATE_MAPS = (control_state.NAME, *memory.NAMES, kept_sizes.NAME, memory.NAMED_MAP)
 """Every ConfigMap that changes are kept in; RBAC allows to write no other."""
 _VOLCANO = "gangs that Volcano holds back are served late, or not at all"
 _LEASES = (lease.LEASE_NAME,)
@@ -171,7 +171,7 @@ def _writes() -> Iterator[Right]:
     yield Right("list", "", "events", HISTORY, cost="Events are not shown")
     cost = "pauses and recent changes are unknown"
     yield Right("get", "", "configmaps", PLAN, is_own=True, cost=cost, names=STATE_MAPS)
-    yield Right("create", "", "configmaps", (*APPLY, *PAUSE, *BACKTEST), is_own=True)
+    yield Right("create", "", "configmaps", (*APPLY, *PAUSE, *BACKTEST, *EXTEND), is_own=True)
     cost = "no backtest metrics"
     yield Right("get", "", "configmaps", _READ, is_own=True, cost=cost, names=(last_backtest.NAME,))
     for verb in ("get", "patch"):
@@ -181,6 +181,7 @@ def _writes() -> Iterator[Right]:
     for verb in ("get", "patch"):
         yield Right(verb, "", "configmaps", APPLY, is_own=True, names=STATE_MAPS)
         yield Right(verb, "", "configmaps", PAUSE, is_own=True, names=STATE_MAPS[:1])
+        yield Right(verb, "", "configmaps", EXTEND, is_own=True, names=(memory.NAMED_MAP,))
     for verb in ("get", "patch"):
         cost = "kept sizes remain"
         yield Right(verb, "", "configmaps", UNDO, is_own=True, cost=cost, names=(kept_sizes.NAME,))

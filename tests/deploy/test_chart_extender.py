@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from rightsizer.__main__ import parser
+from rightsizer.changes.memory import NAMED_MAP
 from rightsizer.doctor.rights import EXTEND, RIGHTS, needed
 from tests.deploy.chart import ACTING, CHART, Object, find_one, pod_of, refused, render
 from tests.deploy.podsecurity import beyond_restricted
@@ -48,7 +49,7 @@ def test_extender_runs_with_policy_and_certificates(monkeypatch: pytest.MonkeyPa
     assert "CLIENT_CA_FILE" not in yaml.safe_dump(anybody)
 
 
-def test_extender_may_read_watch_and_create_events_only() -> None:
+def test_extender_may_read_watch_create_events_and_keep_what_it_named_only() -> None:
     """With an account of its own; its rights are those that doctor lists."""
     objects = _objects()
     role = find_one(objects, "ClusterRole", NAME)
@@ -59,10 +60,21 @@ def test_extender_may_read_watch_and_create_events_only() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert {(one.verb, one.group, one.resource) for one in needed(RIGHTS, EXTEND[0])} <= granted
+    everywhere, in_own = (
+        [one for one in needed(RIGHTS, EXTEND[0]) if one.is_own is is_own] for is_own in (False, True)
+    )
+    assert {(one.verb, one.group, one.resource) for one in everywhere} <= granted
     assert {one for one in granted if one[0] not in {"get", "list", "watch"}} == {("create", "", "events")}
-    own = find_one(objects, "Role", NAME)
-    assert {verb for rule in own["rules"] for verb in rule["verbs"]} == {"get", "list"}
+    own = {
+        (verb, resource, name)
+        for rule in find_one(objects, "Role", NAME)["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+    }
+    assert {(one.verb, one.resource, name) for one in in_own for name in one.names or [""]} <= own
+    writes = {("create", "configmaps", ""), ("patch", "configmaps", NAMED_MAP)}
+    assert {one for one in own if one[0] not in {"get", "list"}} == writes
     (subject,) = find_one(objects, "ClusterRoleBinding", NAME)["subjects"]
     assert subject["name"] == pod_of(find_one(objects, "Deployment", NAME))["serviceAccountName"] == NAME
 

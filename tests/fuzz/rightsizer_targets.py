@@ -18,6 +18,7 @@ from rightsizer.changes.record_codec import (
     recorded_changes,
 )
 from rightsizer.cli.crontab import parse_schedule
+from rightsizer.cli.plan_session import utc_now
 from rightsizer.config import PREFIX, PrometheusSettings, parse_duration
 from rightsizer.errors import ClusterError, ConfigurationError, PrometheusError, UsageError
 from rightsizer.execute.listing import list_changes, list_events
@@ -37,6 +38,7 @@ from rightsizer.model import ClusterName, ObjectRef, PriorityClass
 from rightsizer.planning.breaker import parse_state, state_texts, stop_reason
 from rightsizer.policy import policy_file
 from rightsizer.policy.classes import read_class
+from rightsizer.policy.protections import OWN_NAMESPACE
 from rightsizer.prices import load as load_prices
 from rightsizer.prometheus.discovery import connect
 from rightsizer.prometheus.query_api import ParseCache, Prometheus, QueryRange, decode_points
@@ -49,6 +51,7 @@ from rightsizer.usage.usage_source import PrometheusUsage
 from rightsizer_extender.extender_endpoint import Extender
 from rightsizer_extender.preemption_state import PreemptionState
 from rightsizer_extender.question_server import InvalidBody
+from rightsizer_extender.victim_charges import VictimCharges
 from tests.fuzz.fuzz_target import YAML_S, FuzzTarget, as_file
 
 AT = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -132,7 +135,8 @@ def _nowhere() -> Cluster:
 
 def _extender(data: bytes) -> None:
     """A question about victims, or about scores; without a plan."""
-    extender = Extender(PreemptionState(_nowhere, ResourceTable(), 60.0), lambda *_: None)
+    charges = VictimCharges(_nowhere, OWN_NAMESPACE, utc_now)
+    extender = Extender(PreemptionState(_nowhere, ResourceTable(), 60.0, charges), lambda *_: None)
     for answer in extender.routes.values():
         with contextlib.suppress(InvalidBody):
             answer(data)

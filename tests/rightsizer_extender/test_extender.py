@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,30 @@ from rightsizer.inventory.gpu_requests import ResourceTable
 from rightsizer.kube import watched
 from rightsizer.kube.api_objects import PodObject
 from rightsizer.kube.cluster import Cluster
+from rightsizer.model import Fleet, Plan
 from rightsizer.planning.breaker import NOTHING, Pause, with_pause
+from rightsizer.policy.limits import Budget, Per
 from rightsizer_extender import preemption_state
 from rightsizer_extender.extender_endpoint import Extender
-from rightsizer_extender.preemption import Answer, Preemptible, Preemptor, VictimChoice, Victims, bound_pod
+from rightsizer_extender.preemption import (
+    Answer,
+    Preemptible,
+    Preemptor,
+    VictimChoice,
+    Victims,
+    bound_pod,
+    candidates_of,
+)
 from rightsizer_extender.preemption_state import PreemptionState
 from rightsizer_extender.question_server import MAX_BODY_BYTES, TlsFiles, answering
-from tests.rightsizer.build import workload
+from rightsizer_extender.victim_charges import VictimCharges, parse_charges, read_charges
+from simulator.kube import Fault
+from tests.rightsizer.build import pod, policy, rule, workload
 from tests.rightsizer.world import World
 from tests.rightsizer_extender.test_preemption import GPU, decision_of
 from tests.waiting import wait_until
 
+OWN = "gpu-rightsizer"
 URGENT = {
     "metadata": {"name": "urgent", "namespace": "research", "uid": "uid-urgent"},
     "spec": {
@@ -62,7 +75,23 @@ def _state(world: World | None = None, *, oldest_s: float = 60.0) -> PreemptionS
         assert settings is not None
         return Cluster(settings)
 
-    return PreemptionState(connect, ResourceTable(), oldest_s)
+    return PreemptionState(connect, ResourceTable(), oldest_s, VictimCharges(connect, OWN, _now))
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _planned(
+    state: PreemptionState,
+    candidates: Sequence[Preemptible],
+    charged: str = "",
+    *,
+    began_at: float | None = None,
+) -> None:
+    """A plan that knows of these charges, and ends now."""
+    at = time.monotonic() if began_at is None else began_at
+    state.planned(candidates, began_at=at, run="run", charged=charged)
 
 
 def _post(
@@ -254,12 +283,13 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 SMALL = {"nodeSelector": {"pool": "small"}, "gpus": 2}
 
 
-def _small_world(world: World) -> dict[str, str]:
-    """A node of 4 GPUs with an idle and a busy pod of 2 each; the pods' UIDs by name."""
-    world.node("small", resources={GPU: 4}, pool="small")
-    for name in ("idle", "busy"):
+def _small_world(world: World, *more: str) -> dict[str, str]:
+    """A full node with an idle and a busy pod of 2 GPUs each, and more such; the pods' UIDs by name."""
+    names = ("idle", "busy", *more)
+    world.node("small", resources={GPU: 2 * len(names)}, pool="small")
+    for name in names:
         world.add("Pod", world.team, name, SMALL)
-    return {name: _pod(world, name).metadata.uid for name in ("idle", "busy")}
+    return {name: _pod(world, name).metadata.uid for name in names}
 
 
 def _pod(world: World, name: str) -> PodObject:
@@ -288,7 +318,7 @@ def test_state_follows_the_cluster_and_answers_until_the_plan_is_too_old(
     offered = {"small": Victims((uids["busy"],))}
     with _state(world, oldest_s=600.0) as state:
         assert state.victims(_urgent("first"), offered) is None
-        state.planned(_candidates(world, "idle"), began_at=time.monotonic())
+        _planned(state, _candidates(world, "idle"))
         wait_until(lambda: not state.stale_reason())
         choice = state.victims(_urgent("first"), offered)
         assert choice is not None
@@ -308,7 +338,7 @@ def test_state_follows_the_cluster_and_answers_until_the_plan_is_too_old(
         assert (after.answer, after.victims) == (Answer.REPEATED, offered)
         world.add("Pod", world.team, "late", SMALL)  # seen also after watches have ended and begun again
         wait_until(lambda: state.scores(_urgent("first"), ["small"]) == [10])
-        state.planned((), began_at=time.monotonic() - 601)
+        _planned(state, (), began_at=time.monotonic() - 601)
         assert state.victims(_urgent("third"), offered) is None
         assert "more than two cycles" in state.stale_reason()
 
@@ -321,7 +351,7 @@ def test_state_keeps_no_room_for_pods_that_are_never_seen(
     uids = _small_world(world)
     offered = {"small": Victims((uids["busy"],))}
     with _state(world, oldest_s=600.0) as state:
-        state.planned(_candidates(world, "idle"), began_at=time.monotonic())
+        _planned(state, _candidates(world, "idle"))
         wait_until(lambda: not state.stale_reason())
         answers = []
         for name in ("made-up", "second", "third"):
@@ -340,7 +370,7 @@ def test_state_names_nobody_where_changes_are_paused_since_the_plan(world: World
     offered = {"small": Victims((uids["busy"],))}
     now = datetime.datetime.now(datetime.UTC)
     with _state(world, oldest_s=600.0) as state:
-        state.planned(_candidates(world, "idle"), began_at=time.monotonic())
+        _planned(state, _candidates(world, "idle"))
         wait_until(lambda: not state.stale_reason())
         found = []
         for number, namespace in enumerate(("research", "", "another")):
@@ -354,6 +384,88 @@ def test_state_names_nobody_where_changes_are_paused_since_the_plan(world: World
         assert state.victims(_urgent("last"), offered) is None
         state.controlled(NOTHING)
         assert not state.stale_reason()
+
+
+def _charged(world: World) -> str:
+    """The charges that a plan reads after a restart."""
+    with contextlib.closing(Cluster(ClusterSettings(world.write_kubeconfig()))) as cluster:
+        return read_charges(cluster, OWN)
+
+
+def _answer(state: PreemptionState, name: str, uid: str) -> Answer | None:
+    """The answer for an urgent pod, for which the scheduler would take another."""
+    wait_until(lambda: not state.stale_reason())
+    choice = state.victims(_urgent(name), {"small": Victims((uid,))})
+    return choice.answer if choice else None
+
+
+@pytest.mark.prometheus
+def test_state_charges_what_it_names_so_that_a_restart_forgets_no_budget(world: World) -> None:
+    """The plan of the next process allows no second stop within the hour, and an hour later it does."""
+    uids = _small_world(world)
+    candidates = _candidates(world, "idle")
+    hourly = policy(rule("r"), budgets=[Budget(per=Per.HOUR, workloads=1)])
+    with _state(world, oldest_s=600.0) as state:
+        _planned(state, candidates)
+        assert _answer(state, "first", uids["busy"]) is Answer.REPLACED
+    charges = parse_charges(_charged(world))
+    assert list(charges) == [uids["idle"]]
+    other = decision_of(workload(pod("other"), kind="Job", spec=b"{}"))
+
+    def allowed(after: datetime.timedelta) -> int:
+        plan = Plan(_now() + after, "run", "", "", (other,), fleet=Fleet((other.workload,), {}, {}))
+        return len(candidates_of(plan, hourly, own=OWN, instance="i", named=charges.values()))
+
+    assert (allowed(datetime.timedelta()), allowed(datetime.timedelta(hours=1))) == (0, 1)
+
+
+@pytest.mark.prometheus
+def test_state_names_nobody_by_a_plan_that_lacks_charges(world: World) -> None:
+    """Of a naming while it was made, or by another process; the next plan knows of them."""
+    uids = _small_world(world, "second")
+    candidates = _candidates(world, "idle", "second")
+    with _state(world, oldest_s=600.0) as state, _state(world, oldest_s=600.0) as other:
+        _planned(state, candidates)
+        _planned(other, candidates)
+        assert _answer(state, "first", uids["busy"]) is Answer.REPLACED
+        assert _answer(other, "second", uids["busy"]) is Answer.UNKNOWN
+        world.api.delete("Pod", world.team, "idle")  # by kube-scheduler
+        _planned(state, candidates)
+        wait_until(lambda: _answer(state, "third", uids["busy"]) is Answer.UNKNOWN)
+        _planned(state, candidates, _charged(world))
+        assert _answer(state, "third", uids["busy"]) is Answer.REPLACED
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize(("is_applied", "next_answer"), [(False, Answer.REPLACED), (True, Answer.UNKNOWN)])
+def test_state_that_cannot_charge_names_nobody(
+    world: World, *, is_applied: bool, next_answer: Answer
+) -> None:
+    """If the reply is lost, it may have been charged: only the next plan knows."""
+    uids = _small_world(world)
+    with _state(world, oldest_s=600.0) as state:
+        _planned(state, _candidates(world, "idle"))
+        fault = Fault("configmaps", "POST", status=500, after_effect=is_applied)
+        world.api.inject(fault)
+        answers = [_answer(state, name, uids["busy"]) for name in ("first", "first")]
+        assert answers == [Answer.UNKNOWN, next_answer]
+
+
+@pytest.mark.prometheus
+def test_charges_of_a_day_are_kept(world: World) -> None:
+    """Older ones are in no budget; edited ones end the plan, with words on what to do."""
+    uids = _small_world(world, "third")
+    settings, hours = ClusterSettings(world.write_kubeconfig()), iter((0, 23, 25))
+    charges = VictimCharges(
+        lambda: Cluster(settings), OWN, lambda: _now() + next(hours) * datetime.timedelta(hours=1)
+    )
+    found = []
+    for name in uids:
+        assert charges.charge(_candidates(world, name))
+        found.append(set(parse_charges(_charged(world))))
+    assert found == [{uids["idle"]}, {uids["idle"], uids["busy"]}, {uids["busy"], uids["third"]}]
+    with pytest.raises(ConfigurationError, match=r"-named: named\.json cannot be read.*; delete it"):
+        parse_charges("[]")
 
 
 class _Breaks(PreemptionState):
@@ -374,8 +486,9 @@ def test_state_whose_watch_fails_answers_nothing_until_it_follows_again(
     monkeypatch.setattr(watched, "SHORTEST_PAUSE_S", 0.05)
     _small_world(world)
     settings = ClusterSettings(world.write_kubeconfig())
-    with _Breaks(lambda: Cluster(settings), ResourceTable(), 600.0) as state:
-        state.planned((), began_at=time.monotonic())
+    charges = VictimCharges(lambda: Cluster(settings), OWN, _now)
+    with _Breaks(lambda: Cluster(settings), ResourceTable(), 600.0, charges) as state:
+        _planned(state, ())
         wait_until(lambda: not state.stale_reason())
         world.add("Pod", world.team, "breaks", SMALL)
         wait_until(lambda: state.stale_reason() == "/api/v1/pods is not watched")
