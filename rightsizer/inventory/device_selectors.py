@@ -6,7 +6,7 @@ The API server has limited the cost of each expression before it stored it.
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,12 @@ MISSING_LIBRARY = "the library cel-expr-python is missing: install gpu-rightsize
 MAX_LENGTH = 2_000
 """Longer selectors are not evaluated, nor those with loops: tenants write them, and they run for thousands of GPUs."""
 _LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|map|filter|transformList|transformMap)\s*\(")
+
+_READ = re.compile(
+    r"""\bdevice\.(?:driver|allowMultipleAllocations"""
+    r"""|(attributes|capacity)\[(?:"([^"\\]*)"|'([^'\\]*)')\]\.([A-Za-z_][A-Za-z_0-9]*))\b(?!\s*\()"""
+)
+"""A read of one field; a call after the last name would be of the whole map."""
 
 _QUANTITY, _VERSION = "quantity", "semver"
 """Keys of the maps that stand for values of Kubernetes's own types."""
@@ -99,6 +105,15 @@ def _by_domain(driver: str, values: Mapping[str, object]) -> Values:
         domain, _, short = name.rpartition("/")
         found.setdefault(domain or driver, {})[short] = value
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def fields_read(expression: str) -> Sequence[tuple[str, str, str]] | None:
+    """Attributes and capacities that it reads besides driver and sharing: kind, domain and name; None if unknown."""
+    if "device" in _READ.sub("", expression):
+        return None
+    found = {(kind, double or single, name) for kind, double, single, name in _READ.findall(expression)}
+    return sorted(read for read in found if read[0])
 
 
 def matches(expression: str, variables: Mapping[str, Any]) -> bool:

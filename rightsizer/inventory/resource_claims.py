@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from rightsizer.inventory.device_selectors import (
     SelectorError,
     attribute_of,
     device_variables,
+    fields_read,
     matches,
 )
 from rightsizer.inventory.gpu_requests import (
@@ -417,8 +418,12 @@ class DeviceFinder:
         self._resources = collections.defaultdict[str, list[str]](list)
         for one in classes:
             self._resources[one.spec.extended_resource_name or ""].append(one.metadata.name)
-        self._variables: dict[DeviceId, Mapping[str, object]] = {}
+        self._variables: dict[DeviceId, Mapping[str, Any]] = {}
         self._of_class = functools.cache(lambda name: self._match(self._classes[name], self._published))
+        self._are_gpus = functools.cache(
+            lambda name: any(one.driver in GPU_DRIVERS for one in self._of_class(name).devices)
+        )
+        self._answers: dict[tuple[str, str], bool | SelectorError] = {}
         self._found: dict[bytes, DeviceChoice] = {}
         self._searches: collections.Counter[str] = collections.Counter()
 
@@ -431,10 +436,9 @@ class DeviceFinder:
         if name not in self._classes:
             return False
         found = self._of_class(name)
-        is_found = any(one.driver in GPU_DRIVERS for one in found.devices)
-        if found.unknown and not is_found:
+        if found.unknown and not self._are_gpus(name):
             raise SelectorError(f"whether DeviceClass {name} is of GPUs is not known: {found.unknown}")
-        return is_found
+        return self._are_gpus(name)
 
     def waiting(self, item: ClaimObject) -> WaitingClaim:
         """A claim that is not allocated, with the devices that it would accept.
@@ -551,20 +555,9 @@ class DeviceFinder:
         return found.devices & self._devices.keys()
 
     def _match(self, selectors: Sequence[_DeviceSelector], devices: Collection[DeviceId]) -> _Matched:
-        """Match devices, evaluated once for all that are published alike."""
-        answers: dict[object, bool | SelectorError] = {}
         found, unknown, failure = set(), "", ""
         for one in devices:
-            fields = self._published[one].fields
-            alike = (
-                one.driver,
-                fields.allow_multiple_allocations,
-                bytes(fields.attributes),
-                bytes(fields.capacity),
-            )
-            if alike not in answers:
-                answers[alike] = self._answer(selectors, one)
-            answer = answers[alike]
+            answer = self._answer(selectors, one)
             if isinstance(answer, FailedOnDeviceError):
                 failure = failure or str(answer)
             elif isinstance(answer, SelectorError):
@@ -574,12 +567,36 @@ class DeviceFinder:
         return _Matched(frozenset(found), unknown, failure)
 
     def _answer(self, selectors: Sequence[_DeviceSelector], one: DeviceId) -> bool | SelectorError:
+        """Whether a device matches, evaluated once in a plan for all of which an expression sees the same."""
         try:
-            return all(matches(each, self._of(one)) for each in _expressions(selectors))
+            for expression in _expressions(selectors):
+                seen = self._seen(expression, one)
+                key = expression, repr(seen)
+                if key not in self._answers:
+                    self._answers[key] = _evaluated(expression, seen)
+                if (answer := self._answers[key]) is not True:
+                    return answer
         except SelectorError as error:
             return error
+        return True
 
-    def _of(self, name: DeviceId) -> Mapping[str, object]:
+    def _seen(self, expression: str, one: DeviceId) -> Mapping[str, Any]:
+        """The fields of a device that an expression may read."""
+        if (reads := fields_read(expression)) is None:
+            return self._of(one)
+        seen: dict[str, Any] = {
+            "driver": one.driver,
+            "allowMultipleAllocations": self._published[one].fields.allow_multiple_allocations,
+            "attributes": {},
+            "capacity": {},
+        }
+        for kind, domain, name in reads:
+            if (values := self._of(one)[kind].get(domain)) is not None:
+                kept = seen[kind].setdefault(domain, {})
+                kept.update({name: values[name]} if name in values else {})
+        return seen
+
+    def _of(self, name: DeviceId) -> Mapping[str, Any]:
         if name not in self._variables:
             self._variables[name] = device_variables(name, self._published[name])
         return self._variables[name]
@@ -605,3 +622,10 @@ def _expressions(selectors: Sequence[_DeviceSelector]) -> Iterator[str]:
         if one.cel is None:
             raise SelectorError("a selector other than CEL is not known")
         yield one.cel.expression
+
+
+def _evaluated(expression: str, seen: Mapping[str, Any]) -> bool | SelectorError:
+    try:
+        return matches(expression, seen)
+    except SelectorError as error:
+        return error

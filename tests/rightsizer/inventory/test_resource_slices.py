@@ -1,15 +1,19 @@
 """Nodes, GPUs and their parts from ResourceSlices, ResourceClaims and DeviceTaintRules in a file of objects."""
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from rightsizer.inventory import resource_claims
 from rightsizer.inventory.device_allocation import Tries, allocate
+from rightsizer.inventory.device_selectors import matches
 from rightsizer.model import Fleet, Node, claims_on
 from tests.rightsizer.kubectl import (
     GPU,
     MIG,
+    WHOLE,
     Object,
     claim,
     device_class,
@@ -342,6 +346,44 @@ def test_attribute_of_no_type_is_named_and_frees_nothing() -> None:
     assert _why(fleet).startswith(
         "ResourceClaim c: device gpu.nvidia.com/n1/gpu-0 cannot be read: Expected `int | null`"
     )
+
+
+def test_selectors_are_evaluated_once_for_devices_in_which_they_see_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Claims for NICs cost next to nothing, however many GPUs there are; a UUID is another for each GPU."""
+    evaluated: list[str] = []
+
+    def counted(expression: str, seen: Mapping[str, Any]) -> bool:
+        evaluated.append(expression)
+        return matches(expression, seen)
+
+    monkeypatch.setattr(resource_claims, "matches", counted)
+    by_driver = 'device.driver == "nic.example.com"'
+    nics = resource_slice("nics", *({"name": f"nic-{n}"} for n in range(50)), driver="nic.example.com")
+    gpus = resource_slice("gpus", *map(dra_gpu, range(200)))
+    classes = device_class("nic", by_driver), device_class()
+    claims = [claim(f"n{n}", devices=None, request={"deviceClassName": "nic"}) for n in range(100)]
+    waiting = [_waiting(f"w{n}", **using(f"n{n}")) for n in range(100)]
+    by_uuid = 'device.attributes["gpu.nvidia.com"].uuid != ""'
+    fleet_of(_bare(), *classes, nics, gpus, *claims, *waiting, _request(by_uuid), _waiting())
+    assert collections.Counter(evaluated) == {by_driver: 2, WHOLE: 2, by_uuid: 200}
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ('has(device.attributes["gpu.nvidia.com"].a)', {"gpu-1", "gpu-2"}),
+        ('device.attributes["gpu.nvidia.com"].?a.orValue(1) == true', {"gpu-1"}),
+        ('device.attributes["gpu.nvidia.com"].size() > 4 && device.driver != ""', {"gpu-1", "gpu-2"}),
+        ('"a" in device["attri" + "butes"]["gpu.nvidia.com"] && device.driver != ""', {"gpu-1", "gpu-2"}),
+        ("device.attributes['gpu.nvidia.com'].uuid != 'GPU-1' && device.driver != ''", {"gpu-0", "gpu-2"}),
+    ],
+)
+def test_selectors_see_what_tells_devices_apart(expression: str, expected: set[str]) -> None:
+    """Devices count as alike only in fields that an expression provably reads."""
+    others = dra_gpu(1, attributes={"a": {"bool": True}}), dra_gpu(2, attributes={"a": {"int": 1}})
+    assert _accepted(_request(expression), resource_slice("a", dra_gpu(0), *others)) == expected
 
 
 def test_only_some_requests_of_a_namespace_are_compared() -> None:
