@@ -40,6 +40,8 @@ HIGHEST_SCORE = 10
 """Highest score of a node (MaxExtenderPriority)."""
 _BACKOFF_LIMIT = 6
 """Backoff limit of a Job that names none (batch/v1)."""
+_MOST_BUDGETS = 16
+"""PodDisruptionBudgets of one pod that are counted; one with more is never named."""
 _MOST_SCORED = 32
 """Combinations of GPU resources whose scores are kept."""
 
@@ -284,7 +286,9 @@ class PreemptionTable:
     def __init__(self) -> None:
         self._nodes: dict[str, _NodeState] = {}
         self._places: dict[str, str] = {}  # of bound and nominated pods, by UID
-        self._budgets: dict[str, dict[str, DisruptionBudget]] = {}
+        self._pods = collections.defaultdict[str, dict[str, BoundPod]](dict)  # on nodes, by namespace and UID
+        self._budgets = collections.defaultdict[str, dict[str, DisruptionBudget]](dict)
+        self._budgets_of: dict[str, set[str]] = {}  # names of those that select a pod, by its UID
         self._scores: dict[tuple[str, ...], dict[str, int]] = {}  # by the GPUs asked for, and node
 
     def set_node(self, name: str, allocatable: Amounts) -> None:
@@ -297,7 +301,12 @@ class PreemptionTable:
 
     def set_pod(self, pod: BoundPod) -> None:
         """Add or change a pod on a node."""
+        before, selecting = self._pods[pod.namespace].get(pod.uid), self._budgets_of.get(pod.uid)
         self.drop_pod(pod.uid)
+        if before is None or selecting is None or before.labels != pod.labels:
+            budgets = self._budgets[pod.namespace].items()
+            selecting = {name for name, budget in budgets if _selects(budget, pod)}
+        self._pods[pod.namespace][pod.uid], self._budgets_of[pod.uid] = pod, selecting
         node = self._changed(pod.node)
         node.pods[pod.uid] = pod
         node.requested.update(pod.requests)
@@ -318,15 +327,22 @@ class PreemptionTable:
         node.nominated.pop(uid, None)
         if (pod := node.pods.pop(uid, None)) is not None:
             node.requested.subtract(pod.requests)
+            del self._pods[pod.namespace][uid], self._budgets_of[uid]
 
     def set_budget(self, budget: DisruptionBudget) -> None:
-        """Add or change a PodDisruptionBudget."""
-        metadata = budget.metadata
-        self._budgets.setdefault(metadata.namespace, {})[metadata.name] = budget
+        """Add or change a PodDisruptionBudget; its selector is evaluated now, so that no question waits for it."""
+        namespace, name = budget.metadata.namespace, budget.metadata.name
+        before, self._budgets[namespace][name] = self._budgets[namespace].get(name), budget
+        if before is not None and before.spec == budget.spec:
+            return
+        for pod in self._pods[namespace].values():
+            (set.add if _selects(budget, pod) else set.discard)(self._budgets_of[pod.uid], name)
 
     def drop_budget(self, namespace: str, name: str) -> None:
         """Remove a PodDisruptionBudget."""
-        self._budgets.get(namespace, {}).pop(name, None)
+        self._budgets[namespace].pop(name, None)
+        for uid in self._pods[namespace]:
+            self._budgets_of[uid].discard(name)
 
     def set_candidates(self, candidates: Iterable[Preemptible]) -> None:
         """Replace the candidates by those of a new plan."""
@@ -347,10 +363,12 @@ class PreemptionTable:
         left: dict[tuple[str, str], int] = {}
         found = set()
         for pod in pods:
-            for name, budget in self._budgets.get(pod.namespace, {}).items():
-                selector, status = budget.spec.selector, budget.status
-                if selector is None or not selector.selects(pod.labels):
-                    continue
+            names = self._budgets_of[pod.uid]
+            if len(names) > _MOST_BUDGETS:
+                found.add(pod.uid)
+                continue
+            for name in names:
+                status = self._budgets[pod.namespace][name].status
                 if pod.name in (status.disrupted_pods or ()):
                     continue  # the API server has counted it
                 key = (pod.namespace, name)
@@ -395,6 +413,11 @@ class PreemptionTable:
         for known in self._scores.values():
             known.pop(name, None)
         return self._nodes.setdefault(name, _NodeState())
+
+
+def _selects(budget: DisruptionBudget, pod: BoundPod) -> bool:
+    selector = budget.spec.selector
+    return selector is not None and selector.selects(pod.labels)
 
 
 # --- The answer

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from rightsizer.inventory.gpu_requests import ResourceTable
-from rightsizer.kube.api_objects import DisruptionBudget, PodObject
+from rightsizer.kube.api_objects import DisruptionBudget, LabelSelector, PodObject
 from rightsizer.model import (
     Action,
     Blocker,
@@ -302,6 +302,55 @@ def test_choose_candidate_that_the_next_makes_superfluous_is_not_named() -> None
     choice = _asked([small, large, busy], candidates, ["small", "busy"])
     assert choice.victims == {"n1": Victims(("uid-large",))}
     assert [one.pods[0].ref.name for one in choice.named] == ["large"]
+
+
+def test_choose_evaluates_no_selector_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant may have thousands: they cost when pods and budgets change, and questions are answered in time."""
+    budgets = [_budget(f"other-{number}", 0) for number in range(1_000)]
+    table = _table([IDLE, BUSY], [_candidate(IDLE)], budgets=[*budgets, _budget("busy", 1)])
+    monkeypatch.delattr(LabelSelector, "selects")
+    choice = choose(_urgent(), {"n1": Victims(("uid-busy",))}, table)
+    assert choice.victims == {"n1": Victims(("uid-idle",))}
+
+
+def test_choose_pod_of_too_many_budgets_is_not_named() -> None:
+    """Each is counted for each victim that is tried."""
+    budgets = [_budget("idle", 9) for _ in range(17)]
+    for number, budget in enumerate(budgets):
+        budget.metadata.name = f"keep-{number}"
+    given = [IDLE, BUSY], [_candidate(IDLE)], ["busy"]
+    assert _asked(*given, budgets=budgets[:16]).answer is Answer.REPLACED
+    assert _asked(*given, budgets=budgets).answer is Answer.UNCHANGED
+
+
+def test_budgets_of_a_pod_follow_its_labels_and_their_selectors() -> None:
+    """In whatever order objects come, change and go."""
+    table = _table([], [])
+    table.set_budget(_budget("idle", 0))
+    table.set_pod(IDLE)
+    answers = [table.violating([IDLE])]
+    for labels in ({"app": "x"}, {"app": "idle"}, {"app": "idle", "other": ""}):
+        pod = dataclasses.replace(IDLE, labels=labels)
+        table.set_pod(pod)
+        answers.append(table.violating([pod]))
+    for change in (
+        _budget("idle", 1),
+        _budget("idle", 0),
+        _renamed(_budget("x", 0)),
+        _renamed(_budget("idle", 0)),
+    ):
+        table.set_budget(change)
+        answers.append(table.violating([IDLE]))
+    table.drop_budget("research", "keep-idle")
+    answers.append(table.violating([IDLE]))
+    held, free = {IDLE.uid}, set[str]()
+    assert answers == [held, free, held, held, free, held, free, held, free]
+
+
+def _renamed(budget: DisruptionBudget) -> DisruptionBudget:
+    """A new selector of the budget of idle pods."""
+    budget.metadata.name = "keep-idle"
+    return budget
 
 
 def test_choose_candidate_protected_by_a_budget_names_the_next() -> None:
