@@ -19,6 +19,7 @@ from rightsizer.inventory.device_selectors import (
     FailedOnDeviceError,
     SelectorError,
     attribute_of,
+    cost_of,
     device_variables,
     fields_read,
     matches,
@@ -51,8 +52,8 @@ from rightsizer.model import (
 )
 from rightsizer.model.gpu_fractions import mig_part
 
-MAX_SEARCHES = 20
-"""Tenants write claims, and each different request is compared with all GPUs."""
+MAX_STEPS, MAX_STEPS_PER_GPU = 50_000, 40
+"""Steps that comparing a namespace's requests with devices may take, whichever is more: tenants write claims."""
 
 _VERSIONS = ("v1", "v1beta2", "v1beta1")
 CLAIMS = OwnerKind("resource.k8s.io", _VERSIONS, "ResourceClaim", "resourceclaims")
@@ -425,7 +426,9 @@ class DeviceFinder:
         )
         self._answers: dict[tuple[str, str], bool | SelectorError] = {}
         self._found: dict[bytes, DeviceChoice] = {}
-        self._searches: collections.Counter[str] = collections.Counter()
+        self._values: dict[tuple[str, frozenset[DeviceId]], Mapping[DeviceId, tuple[type, object]]] = {}
+        self._max_steps = max(MAX_STEPS, MAX_STEPS_PER_GPU * len(self._devices))
+        self._steps: collections.Counter[str] = collections.Counter()
 
     def is_of_gpus(self, name: str) -> bool:
         """Whether devices of a DeviceClass are GPUs; a class that does not exist has none.
@@ -456,7 +459,7 @@ class DeviceFinder:
             if not any(one.eligible for one in choices):
                 raise SelectorError(f"no GPU matches its request {request.name}")
             requests.append(DeviceRequest(request.name, tuple(choices)))
-        constraints = [self._constraint(one, requests) for one in asked.constraints or ()]
+        constraints = [self._constraint(one, requests, namespace) for one in asked.constraints or ()]
         return WaitingClaim(tuple(requests), tuple(constraints))
 
     def backing(self, resource: str) -> DeviceChoice:
@@ -487,21 +490,30 @@ class DeviceFinder:
         own = (one.selectors, one.tolerations, one.capacity)
         key = msgspec.json.encode((one.device_class_name, one.allocation_mode, *own))
         if key not in self._found:
-            self._searches[namespace] += any(own)
-            length = sum(map(len, _expressions(one.selectors or ())))
-            if self._searches[namespace] > MAX_SEARCHES or length > MAX_LENGTH:
-                message = (
-                    f"only {MAX_SEARCHES} different requests of a namespace are compared with devices, each with "
-                    f"selectors of up to {MAX_LENGTH} characters"
+            if sum(map(len, _expressions(one.selectors or ()))) > MAX_LENGTH:
+                raise SelectorError(
+                    f"only selectors of up to {MAX_LENGTH} characters are compared with devices"
                 )
-                raise SelectorError(message)
-            self._found[key] = self._eligible(one)
+            self._charge(namespace, any(own) * len(self._devices))
+            self._found[key] = self._eligible(one, namespace)
         return dataclasses.replace(self._found[key], count=one.number, name=name)
 
-    def _eligible(self, one: _Exactly) -> DeviceChoice:
+    def _charge(self, namespace: str, steps: int) -> None:
+        """Count steps of comparing a namespace's requests; of DeviceClasses, which administrators write, none.
+
+        Raises:
+            SelectorError: They are too many.
+        """
+        self._steps[namespace] += steps if namespace else 0
+        if self._steps[namespace] > self._max_steps:
+            raise SelectorError(
+                f"the requests of namespace {namespace} take more than {self._max_steps} steps to compare with devices"
+            )
+
+    def _eligible(self, one: _Exactly, namespace: str) -> DeviceChoice:
         tolerations = one.tolerations or ()
         asked = (one.capacity.requests if one.capacity else None) or {}
-        selected = {each: self._part(each, asked) for each in self._selected(one)}
+        selected = {each: self._part(each, asked) for each in self._selected(one, namespace)}
         parts = {each: part for each, part in selected.items() if part is not None}
         kept_off = {
             each
@@ -535,7 +547,7 @@ class DeviceFinder:
             return None
         return taken if self._devices[one].is_shareable else {}
 
-    def _selected(self, one: _Exactly) -> Collection[DeviceId]:
+    def _selected(self, one: _Exactly, namespace: str) -> Collection[DeviceId]:
         """The GPUs that a request and its DeviceClass select.
 
         Raises:
@@ -546,7 +558,7 @@ class DeviceFinder:
             raise SelectorError(f"DeviceClass {name} is not known")
         found = self._of_class(name)
         if not (found.unknown or found.failure):
-            found = self._match(one.selectors or (), found.devices)
+            found = self._match(one.selectors or (), found.devices, namespace)
         if problem := found.unknown or found.failure:
             raise SelectorError(problem)
         for each in found.devices:
@@ -554,10 +566,13 @@ class DeviceFinder:
                 raise SelectorError(f"its request for {name} also accepts device {'/'.join(each)}")
         return found.devices & self._devices.keys()
 
-    def _match(self, selectors: Sequence[_DeviceSelector], devices: Collection[DeviceId]) -> _Matched:
+    def _match(
+        self, selectors: Sequence[_DeviceSelector], devices: Collection[DeviceId], namespace: str = ""
+    ) -> _Matched:
+        self._charge(namespace, len(selectors) * len(devices))
         found, unknown, failure = set(), "", ""
         for one in devices:
-            answer = self._answer(selectors, one)
+            answer = self._answer(selectors, one, namespace)
             if isinstance(answer, FailedOnDeviceError):
                 failure = failure or str(answer)
             elif isinstance(answer, SelectorError):
@@ -566,13 +581,16 @@ class DeviceFinder:
                 found.add(one)
         return _Matched(frozenset(found), unknown, failure)
 
-    def _answer(self, selectors: Sequence[_DeviceSelector], one: DeviceId) -> bool | SelectorError:
+    def _answer(
+        self, selectors: Sequence[_DeviceSelector], one: DeviceId, namespace: str
+    ) -> bool | SelectorError:
         """Whether a device matches, evaluated once in a plan for all of which an expression sees the same."""
         try:
             for expression in _expressions(selectors):
                 seen = self._seen(expression, one)
                 key = expression, repr(seen)
                 if key not in self._answers:
+                    self._charge(namespace, cost_of(expression))
                     self._answers[key] = _evaluated(expression, seen)
                 if (answer := self._answers[key]) is not True:
                     return answer
@@ -601,16 +619,21 @@ class DeviceFinder:
             self._variables[name] = device_variables(name, self._published[name])
         return self._variables[name]
 
-    def _constraint(self, one: _Constraint, requests: Sequence[DeviceRequest]) -> AttributeConstraint:
+    def _constraint(
+        self, one: _Constraint, requests: Sequence[DeviceRequest], namespace: str
+    ) -> AttributeConstraint:
         attribute = one.match_attribute or one.distinct_attribute
         if attribute is None:
             raise SelectorError("a constraint other than matchAttribute and distinctAttribute is not known")
         choices = [each for request in requests for each in request.choices]
         if any(each.count is None for each in choices):
             raise SelectorError("a constraint on all devices of a node ends the search of the scheduler")
-        eligible = {name for each in choices for name in each.eligible}
-        values = {name: attribute_of(self._of(name), attribute) for name in eligible}
-        known = {name: value for name, value in values.items() if value is not None}
+        key = attribute, frozenset[DeviceId]().union(*{each.eligible for each in choices})
+        if key not in self._values:
+            self._charge(namespace, len(key[1]))
+            values = {name: attribute_of(self._of(name), attribute) for name in key[1]}
+            self._values[key] = {name: value for name, value in values.items() if value is not None}
+        known = self._values[key]
         if any(kind is list for kind, _ in known.values()):
             raise SelectorError(f"its constraint is about {attribute}, which has several values")
         names = frozenset(one.requests or (each.name for each in requests))

@@ -386,24 +386,51 @@ def test_selectors_see_what_tells_devices_apart(expression: str, expected: set[s
     assert _accepted(_request(expression), resource_slice("a", dra_gpu(0), *others)) == expected
 
 
-def test_only_some_requests_of_a_namespace_are_compared() -> None:
-    """Each is compared with all GPUs of the cluster, and tenants write as many as they like."""
-    namespaces = {"team": 22, "other": 1}
+_UUID = 'device.attributes["gpu.nvidia.com"].uuid'
+
+
+def _of_namespaces(**expressions: Sequence[str]) -> list[Object]:
+    """Pods that wait for a claim with each expression, by namespace."""
     items: list[Object] = []
-    for namespace, count in namespaces.items():
-        for number in range(count):
-            expression = f'device.attributes["gpu.nvidia.com"].uuid != "{namespace}-{number}"'
-            request = {"selectors": [{"cel": {"expression": expression}}]}
-            made = claim(f"c{number:02}", devices=None, request=request)
-            waiting = _waiting(f"w{number:02}", **using(f"c{number:02}"))
+    for namespace, texts in expressions.items():
+        for number, text in enumerate(texts):
+            request = {"selectors": [{"cel": {"expression": text}}]}
+            made = claim(f"c{number:03}", devices=None, request=request)
+            waiting = _waiting(f"w{number:03}", **using(f"c{number:03}"))
             for one in (made, waiting):
                 one["metadata"]["namespace"] = namespace
             items += [made, waiting]
+    return items
+
+
+def test_requests_of_a_namespace_are_compared_up_to_a_number_of_steps() -> None:
+    """Each is compared with all GPUs of the cluster, and tenants write as many as they like; others see no change."""
+    many = [f'{_UUID} != "{number}"' for number in range(100)]
+    gpus = resource_slice("a", *map(dra_gpu, range(200)))
+    fleet = fleet_of(_bare(), device_class(), gpus, *_of_namespaces(team=many, zeta=[f'{_UUID} != "z"']))
+    assert {one.ref.namespace: one.ref.name for one in fleet.waiting} == {"team": "w049", "zeta": "w000"}
+    assert len(fleet.unserved) == 50
+    words = "the requests of namespace team take more than 50000 steps to compare with devices"
+    assert {one.why.partition(": ")[2] for one in fleet.unserved} == {words}
+
+
+@pytest.mark.parametrize(
+    "costly",
+    [
+        _UUID + r'.matches("\\pL{99}\\pL{99}")',
+        _UUID + ".matches('" + r"\\pL" * 38 + "')",
+        '"aaaaaaaaaaaaaaaa"' + '.replace("a", "aaaaaaaaaaaaaaaa")' * 5 + f" != {_UUID}",
+        "cel.bind(a, 'aaaa', " + "cel.bind(a, a + a + a + a, " * 7 + f"a != {_UUID}" + ")" * 8,
+        '"a,b,c,d"' + '.split(",").join("a,b,c,d")' * 5 + f" != {_UUID}",
+    ],
+    ids=["repetition", "large-classes", "replace", "bind", "join"],
+)
+def test_selectors_that_may_take_long_are_not_evaluated(costly: str) -> None:
+    """Valid ones within the limits of the API server: nobody is stopped for them, and others are compared."""
+    items = _of_namespaces(team=[costly], zeta=[_UUID + '.matches("^GPU-[0-9]{1,3}$")'])
     fleet = fleet_of(_bare(), device_class(), GPUS, *items)
-    (first, second) = fleet.unserved
-    assert first.why.startswith("ResourceClaim c20: only 20 different requests of a namespace are compared")
-    assert second.why.startswith("ResourceClaim c21: ")
-    assert any(one.ref.namespace == "other" for one in fleet.waiting)
+    assert [one.ref.namespace for one in fleet.waiting] == ["zeta"]
+    assert "take more than 50000 steps" in fleet.unserved[0].why
 
 
 @pytest.mark.parametrize(
