@@ -21,8 +21,9 @@ MAX_LENGTH = 2_000
 """Longer selectors are not evaluated, nor those with loops: tenants write them, and they run for thousands of GPUs."""
 _LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|map|filter|transformList|transformMap)\s*\(")
 
-_MULTIPLIES = re.compile(r"\b(?:matches|replace|join|split|quote|format|bind)\b|\{|\\[pP]")
-"""Functions that make text longer, and repetitions in regular expressions: each may multiply the time of the others."""
+_MULTIPLIES = re.compile(r"""\b(?:matches|replace|join|split|quote|format|bind)\b|\{|\\[pPxuU0-7"']""")
+"""Functions that make text longer, and repetitions and large classes in regular expressions, also as escapes or put
+together: each may multiply the time of the others."""
 _READ = re.compile(
     r"""\bdevice\.(?:driver|allowMultipleAllocations"""
     r"""|(attributes|capacity)\[(?:"([^"\\]*)"|'([^'\\]*)')\]\.([A-Za-z_][A-Za-z_0-9]*))\b(?!\s*\()"""
@@ -112,10 +113,10 @@ def _by_domain(driver: str, values: Mapping[str, object]) -> Values:
 @functools.lru_cache(maxsize=256)
 def fields_read(expression: str) -> Sequence[tuple[str, str, str]] | None:
     """Attributes and capacities that it reads besides driver and sharing: kind, domain and name; None if unknown."""
-    if "device" in _READ.sub("", expression):
-        return None
-    found = {(kind, double or single, name) for kind, double, single, name in _READ.findall(expression)}
-    return sorted(read for read in found if read[0])
+    found = _READ.findall(expression)
+    if expression.count("device") != len(found):
+        return None  # not each is the begin of such a read
+    return sorted({(kind, double or single, name) for kind, double, single, name in found if kind})
 
 
 def cost_of(expression: str) -> int:

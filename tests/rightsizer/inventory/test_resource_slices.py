@@ -377,6 +377,10 @@ def test_selectors_are_evaluated_once_for_devices_in_which_they_see_the_same(
         ('device.attributes["gpu.nvidia.com"].?a.orValue(1) == true', {"gpu-1"}),
         ('device.attributes["gpu.nvidia.com"].size() > 4 && device.driver != ""', {"gpu-1", "gpu-2"}),
         ('"a" in device["attri" + "butes"]["gpu.nvidia.com"] && device.driver != ""', {"gpu-1", "gpu-2"}),
+        (
+            """size('device.attributes["') + device.attributes['gpu.nvidia.com'].size() + size('"].x') > 27""",
+            {"gpu-1", "gpu-2"},
+        ),
         ("device.attributes['gpu.nvidia.com'].uuid != 'GPU-1' && device.driver != ''", {"gpu-0", "gpu-2"}),
     ],
 )
@@ -419,11 +423,12 @@ def test_requests_of_a_namespace_are_compared_up_to_a_number_of_steps() -> None:
     [
         _UUID + r'.matches("\\pL{99}\\pL{99}")',
         _UUID + ".matches('" + r"\\pL" * 38 + "')",
+        _UUID + r'.matches("\\" + "pL\x7b99}\\" + "pL\u007b99}")',
         '"aaaaaaaaaaaaaaaa"' + '.replace("a", "aaaaaaaaaaaaaaaa")' * 5 + f" != {_UUID}",
         "cel.bind(a, 'aaaa', " + "cel.bind(a, a + a + a + a, " * 7 + f"a != {_UUID}" + ")" * 8,
         '"a,b,c,d"' + '.split(",").join("a,b,c,d")' * 5 + f" != {_UUID}",
     ],
-    ids=["repetition", "large-classes", "replace", "bind", "join"],
+    ids=["repetition", "large-classes", "as-escapes", "replace", "bind", "join"],
 )
 def test_selectors_that_may_take_long_are_not_evaluated(costly: str) -> None:
     """Valid ones within the limits of the API server: nobody is stopped for them, and others are compared."""
