@@ -111,7 +111,7 @@ def window_usages(
         if before is None or (metric, statistic) in before.metrics
     ]
     answered = AnsweredMetrics(form)
-    counted = samples_of(querier, form, querier.all_shards(form, window), window)
+    counted = samples_of(querier, form, window)
     successors = counted.successors(window)
     for query, values in _run(queries):
         query.add_to(usage, _joined(values, successors) if query.statistic is Statistic.MEAN else values)
@@ -186,26 +186,24 @@ def sampled(querier: SourceQuerier, window: datetime.timedelta, pods: Collection
         for query, values in _peaks(querier, window, kinds, shards, checked=(MetricKind.ACTIVITY,)):
             query.add_to(usage, _only(pods, values))
     for signal in SecondSignal:
-        source = dataclasses.replace(querier.source, presence=MetricKind(signal))
-        counted = SampleCounts.of(
-            dataclasses.replace(querier, source=source, tables=None), RAW, shards, window
-        )
-        _add_lacking(usage, counted, signal, pods)
+        counted = samples_of(querier, RAW, window, kind=MetricKind(signal), pods=frozenset(pods))
+        _add_lacking(usage, counted, window, signal)
     return _by_pod(usage, {})
 
 
 def _add_lacking(
-    usage: UsageByDevice, counted: SampleCounts, signal: SecondSignal, pods: Collection[PodKey]
+    usage: UsageByDevice, counted: SampleCounts, window: datetime.timedelta, signal: SecondSignal
 ) -> None:
     """Add of each use how much of the window the signal covers, if not all of it, and from when on."""
-    coverage, began = coverage_by_use(counted, counted.window), dict[UseKey, int]()
+    coverage, began, cells = coverage_by_use(counted, window), dict[UseKey, int](), counted.cells(window)
     for labels, row in counted.series:
-        key, begin = labels.key, next((cell for cell, count in enumerate(row) if count), len(row))
-        if key in coverage and key[:2] in pods and (coverage[key].gaps or coverage[key].share < 1):
+        key, last = labels.key, row[-cells:]
+        begin = next((cell for cell, count in enumerate(last) if count), cells)
+        if key in coverage and (coverage[key].gaps or coverage[key].share < 1):
             _entry(usage, labels)
             began[key] = min(begin, began.get(key, begin))
     for key, begin in began.items():
-        since = counted.querier.at - (counted.cells(counted.window) - begin) * counted.cell
+        since = counted.querier.at - (cells - begin) * counted.cell
         usage[key].lacking += (PartialSignal(signal, coverage[key].share, coverage[key].gaps, since),)
 
 
@@ -234,9 +232,7 @@ def peak_activity(querier: SourceQuerier, window: datetime.timedelta, *, with_co
     usage = {key: entry for key, entry in usage.items() if entry.is_held or entry.is_own}
     if not with_coverage:
         return _by_pod(usage, {})
-    counted = samples_of(
-        dataclasses.replace(querier, tables=None), RAW, querier.all_shards(RAW, window), window
-    )
+    counted = samples_of(dataclasses.replace(querier, tables=None), RAW, window)
     return _by_pod(usage, coverage_by_use(counted, window))
 
 
@@ -405,7 +401,7 @@ def _confirmed(
     means: dict[UseKey, list[float]] = {}
     pods = sorted({labels.key[:2] for labels in found if labels.key is not None})
     shards = querier.pod_shards(pods, querier.max_series(RAW, span))
-    successors = SampleCounts.of(querier, RAW, shards, span).successors(span)
+    successors = samples_of(querier, RAW, span, pods=frozenset(pods)).successors(span)
     for metric in metrics:
 
         def build(matchers: Sequence[str], metric: Metric = metric) -> str:

@@ -9,7 +9,7 @@ import datetime
 import functools
 import itertools
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rightsizer.model import PodKey
@@ -23,10 +23,11 @@ from rightsizer.usage.scrape_intervals import (
     by_interval,
     expected_samples,
     highest_counts,
+    of_target,
 )
 from rightsizer.usage.slot_feed import has_slots, slots_of
 from rightsizer.usage.slot_grid import COUNT, Counts, SlotGrid
-from rightsizer.usage.source_metrics import Metric, SeriesLabels, UseKey
+from rightsizer.usage.source_metrics import Metric, MetricKind, SeriesLabels, UseKey
 
 SAMPLES_PER_SLOT = 20
 """Of 20 samples, one more or less changes the count by 5 % only."""
@@ -99,14 +100,27 @@ def _merged(told: Sequence[tuple["_JobSlots", Counts]]) -> Coverage:
 
 
 def samples_of(
-    querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
+    querier: SourceQuerier,
+    form: QueryForm,
+    window: datetime.timedelta,
+    *,
+    kind: MetricKind | None = None,
+    pods: frozenset[PodKey] | None = None,
 ) -> "SampleCounts":
-    """The samples of all pods in this window or a longer one, counted once."""
+    """The samples of all pods in this window or a longer one, counted once.
+
+    Those of another kind than activity, of some pods, are as many as each target has of activity, if nothing is lost.
+    """
     known: dict[object, SampleCounts] = querier.once("samples", dict)
     # Slots that are kept may end before the window.
-    key = form, _cell(window), has_slots(querier, window)
+    key = form, _cell(window), has_slots(querier, window), kind, pods
     if key not in known or known[key].window < window:
-        known[key] = SampleCounts.of(querier, form, shards, window)
+        activity = None
+        if kind is not None:
+            activity = samples_of(querier, querier.query_form(window), window)
+            source = dataclasses.replace(querier.source, presence=kind)
+            querier = dataclasses.replace(querier, source=source, tables=None)
+        known[key] = SampleCounts(querier, form, _cell(window), window, pods, activity)
     return known[key]
 
 
@@ -114,9 +128,8 @@ def pods_with_samples(querier: SourceQuerier, window: datetime.timedelta) -> fro
     """All pods that had samples in this window, or a longer one of which they are known."""
     known: dict[object, SampleCounts] = querier.once("samples", dict)
     form = querier.query_form(window)
-    counted = next((one for one in known.values() if one.window >= window), None) or samples_of(
-        querier, form, querier.all_shards(form, window), window
-    )
+    all_pods = (one for one in known.values() if one.pods is None and one.window >= window)
+    counted = next(all_pods, None) or samples_of(querier, form, window)
     return frozenset(labels.key[:2] for labels, _ in counted.series if labels.key is not None)
 
 
@@ -145,16 +158,10 @@ class SampleCounts:
 
     querier: SourceQuerier
     form: QueryForm
-    shards: QueryShards
     cell: datetime.timedelta
     window: datetime.timedelta
-
-    @classmethod
-    def of(
-        cls, querier: SourceQuerier, form: QueryForm, shards: QueryShards, window: datetime.timedelta
-    ) -> "SampleCounts":
-        """Those of the series of these shards."""
-        return cls(querier, form, shards, _cell(window), window)
+    pods: frozenset[PodKey] | None = None  # None for all
+    activity: "SampleCounts | None" = None
 
     def cells(self, window: datetime.timedelta) -> int:
         """How many cells hold a window; the oldest may begin before it."""
@@ -169,13 +176,13 @@ class SampleCounts:
         """Of every metric that shows that a device was measured; only series with a key."""
         grid = self._grid
         max_series = min(self.querier.max_series(self.form, self.window), MAX_POINTS / grid.slots)
-        shards = [(plan, plan.shards(max_series)) for plan, _ in self.shards]
+        shards = self._shards(max_series)
         by, source = self.querier.source.labels.described, self.querier.source
         found: list[tuple[SeriesLabels, Counts]] = []
         kept = slots_of(self.querier, self.form, self.window) if self.cell == RULE_INTERVAL else None
         for metric in (self.querier.answered(self.window) or source).of(source.presence):
             if kept is not None:
-                found += ((labels, row) for labels, row in kept.counts(metric) if labels.key is not None)
+                found += filter(self._is_wanted, kept.counts(metric))
                 continue
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
@@ -183,13 +190,45 @@ class SampleCounts:
                 return self.form.largest(by, count)
 
             uses = self.querier.range_uses(shards, build, grid.steps, grid.counts)
-            found += ((labels, row) for labels, row in uses if labels.key is not None)
+            found += filter(self._is_wanted, uses)
         return found
+
+    def _is_wanted(self, counted: tuple[SeriesLabels, Counts]) -> bool:
+        key = counted[0].key
+        return key is not None and (self.pods is None or key[:2] in self.pods)
+
+    def _shards(self, max_series: float) -> QueryShards:
+        if self.pods is not None:
+            answered = self.querier.answered(self.window)
+            labels = answered.pod_labels if answered else None
+            return self.querier.pod_shards(sorted(self.pods), max_series, pod_labels=labels)
+        plan = self.querier.shard_plan(self.window)
+        return [(plan, plan.shards(max_series))]
 
     @functools.cached_property
     def by_interval(self) -> list[CountsByUse]:
         """The highest count of each use by each job and scrape interval."""
-        return by_interval(self.series, functools.partial(self.querier.scrapes, self._grid))
+        return by_interval(
+            [*self.series, *self._expected], functools.partial(self.querier.scrapes, self._grid)
+        )
+
+    @property
+    def _expected(self) -> Iterator[tuple[SeriesLabels, Counts]]:
+        """The samples that each target has of activity, where this is another signal of some pods."""
+        if self.activity is not None:
+            cells = self.cells(self.window)
+            yield from ((labels, row[-cells:]) for labels, row in self.activity.densest)
+
+    @functools.cached_property
+    def densest(self) -> list[tuple[SeriesLabels, Counts]]:
+        """The highest counts of each target of a job."""
+        rows: dict[tuple[str, str], dict[int, Counts]] = {}
+        for labels, row in self.series:
+            rows.setdefault((labels.job, labels.target), {})[id(row)] = row  # most are one
+        return [
+            (of_target(*target), array.array(COUNT, highest_counts(some.values())))
+            for target, some in rows.items()
+        ]
 
     @functools.cached_property
     def _moved(self) -> frozenset[JobUse]:

@@ -1,11 +1,11 @@
 """Scrape intervals of a job's targets, by the samples of each use in each slot, and the samples to expect. Pure."""
 
 import array
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from rightsizer.model import Device
 from rightsizer.usage.slot_grid import COUNT, Counts
 from rightsizer.usage.source_metrics import SeriesLabels, UseKey
 
@@ -49,22 +49,24 @@ def _of_job(
 ) -> Collection[CountsByUse]:
     """Those of one job; where it seems to have several intervals, each target's scrapes are beside its uses.
 
-    They are as a use that lost no sample, so lost samples are no longer interval: of no pod, with the target as device.
+    They are as a use that lost no sample, so lost samples are no longer interval.
     Where the job has no sample at all, the store may lack those of everything.
     """
     found = _by_interval(series)
     densest = highest_counts(row for _, row in series)
     if len(found) > 1 or _has_longer_interval(densest):
-        targets = {labels.target: labels for labels, _ in series}
+        job = series[0][0].job
         attempts = [
-            (
-                dataclasses.replace(targets[target], key=("", "", target, "")),
-                array.array(COUNT, (count if some else 0 for count, some in zip(row, densest, strict=True))),
-            )
-            for target, row in scrapes(targets)
+            (of_target(job, target), array.array(COUNT, map(_if_any, row, densest)))
+            for target, row in scrapes({labels.target for labels, _ in series})
         ]
         found = _by_interval([*series, *attempts]) if attempts else found
     return found
+
+
+def of_target(job: str, target: str) -> SeriesLabels:
+    """The labels of a use by no pod, which loses no sample of its target."""
+    return SeriesLabels(("", "", target, ""), Device(""), "", job, "", target)
 
 
 def _by_interval(series: Iterable[tuple[SeriesLabels, Counts]]) -> Collection[CountsByUse]:
@@ -141,6 +143,10 @@ def _steady(highest: Sequence[int]) -> list[bool]:
         if _are_alike(min(some), max(some)) and max(some) * _MOST_CHANGE >= most:
             steady[first : first + _STEADY_CELLS] = [True] * _STEADY_CELLS
     return steady
+
+
+def _if_any(count: int, there: int) -> int:
+    return count if there else 0
 
 
 def _has_longer_interval(highest: Sequence[int]) -> bool:

@@ -305,3 +305,15 @@ def test_sampled_tells_which_second_signals_lack_samples(metrics: Metrics, signa
     ((_, (usage,)),) = asked.sampled(DAY, metrics.at, of=pods).items()
     assert usage.device.uuid == "GPU-late"
     assert usage.lacking == (PartialSignal(signal, near(1 / 24, rel=0.1), 23 * 3, metrics.at - HOUR),)
+
+
+def test_sampled_expects_a_second_signal_as_often_as_activity(metrics: Metrics) -> None:
+    """Nobody else tells that every second sample of its power is lost: only it is asked for."""
+    rest = {name: value for name, value in idle().items() if name != POWER}
+    metrics.write(rest, pod="a", step_s=15)
+    metrics.write({POWER: 118}, pod="a", step_s=30)
+    asked = metrics.signal()
+    asked.usages(DAY, metrics.at)
+    ((usage,),) = asked.sampled(DAY, metrics.at, of={(metrics.space, "a")}).values()
+    ((signal, share),) = ((part.signal, part.share) for part in usage.lacking)
+    assert (signal, share) == (SecondSignal.POWER, near(0.5, abs=0.02))
