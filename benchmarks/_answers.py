@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks._fleet import Fleet, Member
 from benchmarks._records import MINUTES, SAMPLES, SCRAPE_S, STEP_S, WATTS, Record, Spans
-from rightsizer.findings.idle_history import pauses_by_kind
+from rightsizer.findings.idle_history import longest_pauses, pauses_by_kind
 from rightsizer.findings.replicas import counted_window
 from rightsizer.findings.stuck import IdlePower
 from rightsizer.model import (
@@ -111,7 +111,7 @@ class Sight:
             at=instant(self.at_s),
             usages=found,
             histories=histories,
-            pauses_s=pauses_by_kind(evaluator.fleet.workloads, histories, instant(self.at_s)),
+            pauses_s=pauses_by_kind(longest_pauses(evaluator.fleet.workloads, histories, instant(self.at_s))),
             work=work,
             idle_power=IdlePower.of(found[windows[-1]]).lowest,
             concurrency={

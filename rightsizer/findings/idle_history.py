@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rightsizer.model import History, Pod, PodKey, Slot, Workload, strongest
 from rightsizer.policy.thresholds import Thresholds
@@ -81,7 +81,7 @@ def history_of_pods(
 ) -> ActivityHistory | None:
     """The common idle periods of several pods; None if the history of one is unknown.
 
-    A pod counts from its start. Where its history starts later, the rest is unknown.
+    A pod is idle before its start. Where its history starts later, the rest is unknown.
     """
     rows: list[bytes] = []
     slot_s = 0.0
@@ -92,7 +92,8 @@ def history_of_pods(
             return None
         slot_s = history.slot_s
         rows.append(_complete(history, (at - max(since, begin)).total_seconds(), at))
-    return history_of_slots(_merged(rows), slot_s) if rows else None
+    length = max(map(len, rows), default=0)
+    return history_of_slots(strongest([row.rjust(length, _IDLE) for row in rows]), slot_s) if rows else None
 
 
 def observed_since(pod: Pod) -> datetime.datetime | None:
@@ -103,8 +104,8 @@ def observed_since(pod: Pod) -> datetime.datetime | None:
 def possible_pause_s(history: ActivityHistory, idle: Thresholds, alike_s: Sequence[float] = ()) -> float:
     """Longest time that a pause of a workload may last, in seconds.
 
-    It follows from its own pauses, and from those of its kind (`alike_s`) while its own history is shorter than the
-    policy asks for. With gaps, the longest possible pause decides.
+    It follows from its own pauses, and from the longest of its kind in each namespace (`alike_s`) while its own history
+    is shorter than the policy asks for. With gaps, the longest possible pause decides.
     """
     if history.unknown_s:
         return idle.idleFactor * history.longest_return_s
@@ -140,27 +141,32 @@ def exceeded_rarely_s(
     return found
 
 
-def pauses_by_kind(
+def longest_pauses(
     workloads: Iterable[Workload], histories: Mapping[PodKey, History], at: datetime.datetime
-) -> dict[str, tuple[float, ...]]:
-    """The pauses of all workloads with a known history without gaps, by kind, longest first."""
-    found: dict[str, list[float]] = {}
+) -> Iterator[tuple[str, str, float]]:
+    """The full kind, namespace and longest pause of each workload with a known history without gaps."""
     for workload in workloads if histories else ():
         held = [pod for pod in workload.pods if pod.holds]
         known = (histories.get((pod.ref.namespace, pod.ref.name)) for pod in held)
         longest_s = max((history.span_s for history in known if history is not None), default=0.0)
         since = at - datetime.timedelta(seconds=longest_s)
         history = history_of_pods(held, histories, since=since, at=at)
-        if history is not None and not history.unknown_s:
-            found.setdefault(workload.ref.full_kind, []).extend(history.pauses_s)
-    return {kind: tuple(sorted(pauses, reverse=True)) for kind, pauses in found.items()}
+        if history is not None and not history.unknown_s and history.pauses_s:
+            yield workload.ref.full_kind, workload.ref.namespace, history.pauses_s[0]
+
+
+def pauses_by_kind(pauses: Iterable[tuple[str, str, float]]) -> dict[str, tuple[float, ...]]:
+    """The longest pause of each kind in each namespace, longest first: many of one make those of others no rarer."""
+    found: dict[str, dict[str, float]] = {}
+    for kind, namespace, pause_s in sorted(pauses, key=operator.itemgetter(2), reverse=True):
+        found.setdefault(kind, {}).setdefault(namespace, pause_s)
+    return {kind: tuple(longest.values()) for kind, longest in found.items()}
 
 
 def history_matters(idle: Thresholds) -> bool:
     """Whether more than the window can be required."""
-    return (
-        idle.idleFactor > 0 and idle.history > idle.window
-    ) or idle.shortest_s > idle.window.total_seconds()
+    is_longer = idle.shortest_s > idle.window.total_seconds()
+    return is_longer or (idle.idleFactor > 0 and idle.history > idle.window)
 
 
 def covers_pauses(
@@ -184,9 +190,3 @@ def _complete(history: History, reach_s: float, at: datetime.datetime) -> bytes:
     slots = history.slots + _UNKNOWN * missing
     reach = max(int(reach_s / history.slot_s) - 1, 0)
     return _UNKNOWN * (reach - len(slots)) + slots[-(reach + 2) :]
-
-
-def _merged(rows: Sequence[bytes]) -> bytes:
-    """The strongest value per slot, aligned at the end; a pod is idle before its start."""
-    length = max(map(len, rows))
-    return strongest([row.rjust(length, _IDLE) for row in rows])

@@ -308,7 +308,7 @@ class Measured:
         serving: Load of inference servers, for each window that a rule looks back for requests.
         profiles: Mean activity of each pod's devices over the longest window in equal steps, oldest first, 0 to 1; only
             where a report draws them, and of a shared GPU only where it is the pod's own.
-        pauses_s: Lengths of the pauses in the histories, by full kind, longest first.
+        pauses_s: Lengths of pauses by full kind, longest first: the longest in each namespace.
         nvlink: The GPUs that NVLink connects with a GPU, by UUID; only of those of pods that may be resized.
         shares: How many shares of GPUs series name for a pod; only of pods that hold several.
         silent: Gauges that are no signal, by model, UUID (empty: every board) and whether these are MIG instances.

@@ -21,7 +21,7 @@ from rightsizer.findings.followup_queries import (
     last_queries,
     short_window_queries,
 )
-from rightsizer.findings.idle_history import pauses_by_kind
+from rightsizer.findings.idle_history import longest_pauses, pauses_by_kind
 from rightsizer.findings.replicas import counted_window
 from rightsizer.findings.second_signals import Movements, device_key
 from rightsizer.findings.stuck import IdlePower, board_levels, by_boards, is_dark
@@ -74,21 +74,17 @@ class Alike:
     """Measurements of the fleet's workloads that help to judge others like them.
 
     Attributes:
-        pauses_s: Lengths of the pauses in their histories, by full kind, longest first.
+        pauses: Full kind, namespace and longest pause of each, in seconds.
     """
 
-    pauses_s: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    pauses: tuple[tuple[str, str, float], ...] = ()
     idle_power: IdlePower = dataclasses.field(default_factory=IdlePower)
     movements: Movements = dataclasses.field(default_factory=dict)
 
     def joined(self, other: "Alike") -> "Alike":
         """Add the measurements of another part of the fleet."""
-        pauses_s = {
-            kind: sorted((*self.pauses_s.get(kind, ()), *other.pauses_s.get(kind, ())), reverse=True)
-            for kind in self.pauses_s.keys() | other.pauses_s.keys()
-        }
         moved = second_signals.joined(self.movements, other.movements)
-        return Alike(pauses_s, self.idle_power.joined(other.idle_power), moved)
+        return Alike(self.pauses + other.pauses, self.idle_power.joined(other.idle_power), moved)
 
 
 def measure(
@@ -156,14 +152,17 @@ def measure(
         series=signal.series(at) if more.concurrency else None,
     )
     widest = usages[max(usages)] if usages else {}
-    alike = joined(Alike(pauses_by_kind(fleet.workloads, histories, at), IdlePower.of(widest)))
+    alike = joined(Alike((*longest_pauses(fleet.workloads, histories, at),), IdlePower.of(widest)))
     last = _short_windows(signal, fleet, second, at, evaluator)
     for window in sorted(last, reverse=True):
         found = _usages(signal, window, at, of=last[window])
         closer = _with_reach(signal, found, wanted(reach, last[window]), window, at)
         usages[window] = {**usages.get(window, {}), **second_signals.without_silent(closer, silent)}
     third = dataclasses.replace(
-        second, usages=usages, idle_power=alike.idle_power.lowest, pauses_s=alike.pauses_s
+        second,
+        usages=usages,
+        idle_power=alike.idle_power.lowest,
+        pauses_s=pauses_by_kind(alike.pauses),
     )
     spinning, resized = last_queries(fleet, third, _criteria_of(evaluator))
     work = _work(signal, spinning, at)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from rightsizer.findings import second_signals
-from rightsizer.findings.idle_history import pauses_by_kind
+from rightsizer.findings.idle_history import longest_pauses
 from rightsizer.findings.second_signals import Movements
 from rightsizer.kinds.notices import parse_notice
 from rightsizer.model import (
@@ -55,7 +55,7 @@ class SeenWorkload:
         outlooks: None if another process judges it.
         told: For each evidence that was judged, whether its history was read, which others are compared with.
         waits: The step in which it was found that its idleness waits, and until when.
-        read_pauses: The step in which its pauses were read, and these.
+        read_pauses: The step in which its pauses were read, and the longest.
     """
 
     key: tuple[object, ...]
@@ -67,7 +67,7 @@ class SeenWorkload:
     outlooks: Outlooks | None
     told: dict[bytes, bool] = dataclasses.field(default_factory=lambda: {b"": False})
     waits: tuple[int, datetime.datetime] | None = None
-    read_pauses: tuple[int, Mapping[str, Sequence[float]]] | None = None
+    read_pauses: tuple[int, tuple[tuple[str, str, float], ...]] | None = None
 
     @property
     def history(self) -> tuple[datetime.timedelta, float]:
@@ -103,8 +103,8 @@ class SeenWorkload:
         tracks = (track for member in self.standing.pods for track in member.tracks)
         return all(track.rests(threshold, since, step) for track in tracks)
 
-    def pauses(self, grid: Grid, step: int) -> Mapping[str, Sequence[float]]:
-        """The pauses in its history, by its kind: as before, while it rests and what was then is in reach."""
+    def pauses(self, grid: Grid, step: int) -> tuple[tuple[str, str, float], ...]:
+        """The longest pause in its history: as before, while it rests and what was then is in reach."""
         span, percent = self.history
         begin = min(max(member.first, self.standing.since) for member in self.standing.pods)
         if (
@@ -115,7 +115,7 @@ class SeenWorkload:
             at, signal = grid.time(step), recorded_signal(grid, [self])
             pods = {member.key: at for member in self.standing.pods}
             histories = signal.histories(pods, span, at, threshold=percent / 100)
-            self.read_pauses = step, pauses_by_kind([self.workload], histories, at)
+            self.read_pauses = step, tuple(longest_pauses([self.workload], histories, at))
         return self.read_pauses[1]
 
 
@@ -218,7 +218,7 @@ class PolicyView:
         for known, is_judged in zip(own, are_judged, strict=True):
             is_near = mixed and any(member.place in mixed for member in known.standing.pods)
             (chosen if is_judged or is_near else others).append(known)
-        return chosen, dataclasses.replace(told, pauses_s=self._pauses(others, step))
+        return chosen, dataclasses.replace(told, pauses=self._pauses(others, step))
 
     def is_told(self, known: SeenWorkload, step: int) -> bool:
         """Whether it is known what it tells, which gauges of others could change on mixed nodes and silent models."""
@@ -227,14 +227,10 @@ class PolicyView:
             return False
         return not evidence or (evidence in known.told and known.workload.ref not in self._mixed)
 
-    def _pauses(self, others: Sequence[SeenWorkload], step: int) -> Mapping[str, Sequence[float]]:
-        """Pauses of those whose history would be read."""
-        found: dict[str, list[float]] = {}
-        for known in others:
-            if known.told[known.outlook(step).evidence or b""]:
-                for kind, pauses_s in known.pauses(self.recording.grid, step).items():
-                    found.setdefault(kind, []).extend(pauses_s)
-        return found
+    def _pauses(self, others: Sequence[SeenWorkload], step: int) -> tuple[tuple[str, str, float], ...]:
+        """Longest pauses of those whose history would be read."""
+        read = (known for known in others if known.told[known.outlook(step).evidence or b""])
+        return tuple(itertools.chain.from_iterable(known.pauses(self.recording.grid, step) for known in read))
 
     def _witness(
         self,

@@ -1,5 +1,6 @@
 """The required idle time follows from earlier idle periods; unknown slots never shorten it."""
 
+import dataclasses
 import datetime
 from typing import Any
 
@@ -14,10 +15,11 @@ from rightsizer.findings.idle_history import (
     exceeded_rarely_s,
     history_of_pods,
     history_of_slots,
+    longest_pauses,
     pauses_by_kind,
     possible_pause_s,
 )
-from rightsizer.model import FindingName, Measured, Slot, Usage, Verdict
+from rightsizer.model import FindingName, Measured, ObjectRef, Slot, Usage, Verdict, Workload
 from rightsizer.policy.thresholds import ReturnRate, Thresholds
 from tests.rightsizer.build import (
     AT,
@@ -326,27 +328,60 @@ def test_required_idle_time_of_a_young_workload_follows_its_kind(
     assert finding.required_idle_s == hours * HOUR_S
 
 
-def test_pauses_by_kind_leave_out_gaps() -> None:
-    """A history with a gap does not tell how long its pauses were."""
-    items = [
-        workload(pod(f"w-{number}"), kind=kind)
-        for number, kind in enumerate(["Job", "Job", "Deployment", "Deployment"])
-    ]
-    texts = ["#..#.#", "#...#", "#....#?", "#" * 9 + "..."]
-    known = {("research", f"w-{number}"): history(text) for number, text in enumerate(texts)}
-    found = pauses_by_kind(items, known, AT)
-    assert found == {items[0].ref.full_kind: (3 * HOUR_S, 2 * HOUR_S, HOUR_S), items[2].ref.full_kind: ()}
+def _in(namespace: str, name: str, kind: str = "Deployment", **changes: Any) -> Workload:
+    """A workload of one pod, by their common name."""
+    item = workload(pod(ref=ObjectRef("v1", "Pod", namespace, name, f"uid-{name}"), **changes), kind=kind)
+    return dataclasses.replace(item, ref=dataclasses.replace(item.ref, namespace=namespace, name=name))
 
 
-def test_pauses_by_kind_of_a_shorter_history_count() -> None:
+def test_longest_pauses_leave_out_gaps() -> None:
+    """A history with a gap does not tell how long its pauses were; one without pauses tells of none."""
+    texts = {"a-Job": "#..#.#", "b-Job": "#...#", "a-Deployment": "#....#?", "b-Deployment": "#" * 9 + "..."}
+    items = [_in(name[0], name, name[2:]) for name in texts]
+    known = {(name[0], name): history(text) for name, text in texts.items()}
+    job = items[0].ref.full_kind
+    assert pauses_by_kind(longest_pauses(items, known, AT)) == {job: (3 * HOUR_S, 2 * HOUR_S)}
+
+
+@pytest.mark.parametrize("pods", [1, 32, 200])
+def test_many_short_pauses_of_a_namespace_stop_nobody_sooner(pods: int) -> None:
+    """A young workload of another namespace waits as long as without them."""
+    young = workload(pod(started=AT - 130 * HOUR, created=AT - 130 * HOUR))
+    honest = [_in("serving", f"nights-{number}") for number in range(3)]
+    pulsating = [_in("tenant", f"batch-{number}") for number in range(pods)]
+    known = {("serving", item.ref.name): history("#" + "." * 62 + "#") for item in honest}
+    known |= {("tenant", item.ref.name): history(("#" + "." * 25) * 9 + "#") for item in pulsating}
+    pauses = pauses_by_kind(longest_pauses([*honest, *pulsating], known, AT))
+    seen = {KEY: history("#" * 100 + "." * 30, hours=130)}
+    finding = findings(young, all_idle(young), histories=seen, pauses_s=pauses)[0]
+    assert finding.required_idle_s == 62 * HOUR_S
+
+
+@MANY
+@hypothesis.given(_PAUSES, _PAUSES, _CAREFUL)
+def test_pauses_of_another_namespace_shorten_the_required_idle_time_by_its_share(
+    others: list[float], own: list[float], idle: Thresholds
+) -> None:
+    """A namespace beside n others, by a part in n + 1 at most."""
+    idle = idle.model_copy(update={"window": datetime.timedelta(seconds=1)})
+    young = history_of_slots(_slots("#"), 1.0)
+    known = [("Deployment.apps", f"team-{number}", pause_s) for number, pause_s in enumerate(others)]
+    more = [*known, *(("Deployment.apps", "tenant", pause_s) for pause_s in own)]
+    before, after = (
+        possible_pause_s(young, idle, pauses_by_kind(pauses).get("Deployment.apps", ()))
+        for pauses in (known, more)
+    )
+    assert after * (len(known) + 1) >= before * len(known) - 1e-6
+
+
+def test_longest_pauses_of_a_shorter_history_count() -> None:
     """Each kind's criteria say how far back its histories go: what is before is no gap."""
-    items = [workload(pod(f"w-{kind}", **OLD), kind=kind) for kind in ("Job", "Deployment")]
+    items = [_in("research", f"w-{kind}", kind, **OLD) for kind in ("Job", "Deployment")]
     known = {
         ("research", "w-Job"): history("#..#.#", hours=6),
         ("research", "w-Deployment"): history("#", hours=12),
     }
-    found = pauses_by_kind(items, known, AT)
-    assert found[items[0].ref.full_kind] == (2 * HOUR_S, HOUR_S)
+    assert pauses_by_kind(longest_pauses(items, known, AT)) == {items[0].ref.full_kind: (2 * HOUR_S,)}
 
 
 @hypothesis.given(_SLOTS)
