@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks._bigfleet import NODE_GPUS, Fleet, Habit, Workload
@@ -45,19 +45,33 @@ class Store:
         shares_chunks: Whether series with the same values share the chunks that hold them.
         cut_s: The age at which the older of two blocks ends.
         lag_s: The age of the last recorded values when the plan begins; None if there are newer ones.
+        has_rules: Whether there are recorded values; else all samples of a day, and of activity for fourteen.
     """
 
     shares_chunks: bool
     cut_s: int
     lag_s: int | None = None
+    has_rules: bool = True
+
+    def kept_s(self, column: str) -> int:
+        """How far back a column goes."""
+        if column in _RAW and not self.has_rules:
+            return _HISTORY_S if column == "activity" else DAY_S + HOUR_S
+        return _KEPT_S[column]
+
+    @property
+    def series(self) -> Sequence["_Series"]:
+        """The series of every device."""
+        return (*_RECORDED_OF_LATE, *_RECORDED, *_SAMPLED) if self.has_rules else _SAMPLED
 
 
 STORES = {
     "shared": Store(shares_chunks=True, cut_s=DAY_S + HOUR_S),
     "separate": Store(shares_chunks=False, cut_s=DAY_S // 2),
     "late": Store(shares_chunks=False, cut_s=DAY_S // 2, lag_s=8 * 60),
+    "raw": Store(shares_chunks=True, cut_s=DAY_S // 2, has_rules=False),
 }
-"""The best moment of a storage; as a real one is, with a day in two blocks; and that while rules are late."""
+"""The best moment of a storage; as a real one is, with a day in two blocks; that while rules are late; and no rules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +113,7 @@ class Courses:
 
     def __init__(self, now_s: int, store: Store) -> None:
         self._now_s = now_s
+        self._kept_s = store.kept_s
         self._cut_s = now_s - store.cut_s
         self._recorded_s = now_s + AHEAD_S if store.lag_s is None else now_s - store.lag_s + 1
         # Each is made once, for as long as these courses last.
@@ -107,12 +122,12 @@ class Courses:
 
     def _late(self, column: str, habit: Habit, variant: int) -> Column:
         """In the newer block."""
-        first_s = max(self._cut_s, self._now_s - _KEPT_S[column])
+        first_s = max(self._cut_s, self._now_s - self._kept_s(column))
         return self._between(column, habit, variant, first_s, sys.maxsize)
 
     def _before(self, column: str, habit: Habit, variant: int) -> Column:
         """In the older block; of memory, which only the first node has there, all samples."""
-        first_s = self._now_s - (_HISTORY_S if column == "memory" else _KEPT_S[column])
+        first_s = self._now_s - (_HISTORY_S if column == "memory" else self._kept_s(column))
         return self._between(column, habit, variant, first_s, self._cut_s)
 
     def _between(self, column: str, habit: Habit, variant: int, first_s: int, end_s: int) -> Column:
@@ -178,21 +193,22 @@ def fill(fleet: Fleet, data: Path, now_s: int, store: Store) -> tuple[int, int]:
     """Write it all into the folder of a Prometheus that is yet to start; how many series and samples that were."""
     courses = Courses(now_s, store)
     early, late = (Block(data, number, shares_chunks=store.shares_chunks) for number in (1, 2))
-    early.write(_before(fleet, courses))
-    late.write(_late(fleet, courses))
+    early.write(_before(fleet, courses, store))
+    late.write(_late(fleet, courses, store))
     return late.series, early.samples + late.samples
 
 
-def _late(fleet: Fleet, courses: Courses) -> Iterator[tuple[Labels, Column]]:
+def _late(fleet: Fleet, courses: Courses, store: Store) -> Iterator[tuple[Labels, Column]]:
     for workload, variant, owner in _devices(fleet):
-        for one in (*_RECORDED_OF_LATE, *_RECORDED, *_SAMPLED):
+        for one in store.series:
             yield _labels(one, owner), courses.late(one.column, workload.row.habit, variant)
 
 
-def _before(fleet: Fleet, courses: Courses) -> Iterator[tuple[Labels, Column]]:
+def _before(fleet: Fleet, courses: Courses, store: Store) -> Iterator[tuple[Labels, Column]]:
     for place, (workload, variant, owner) in enumerate(_devices(fleet)):
-        memory = _SAMPLED[2:3] if place < NODE_GPUS else ()
-        for one in (*_RECORDED_OF_LATE, *_RECORDED, *_SAMPLED[:1], *memory):
+        for one in store.series:
+            if one.column == "memory" and place >= NODE_GPUS and store.has_rules:
+                continue
             column = courses.before(one.column, workload.row.habit, variant)
             if column.seconds:
                 yield _labels(one, owner), column

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from benchmarks._bigfleet import fleet_of
 from benchmarks._builds import builds, show, warm_cycles
+from benchmarks._fleetmetrics import STORES
 from benchmarks._node import Process
-from benchmarks.plan_scale import asking, serving
+from benchmarks.plan_scale import DEFAULT_SETUP, asking, serving
 from rightsizer import cli
 from rightsizer.__main__ import parser
 from rightsizer.cli.connection import cluster_settings
@@ -102,10 +103,13 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=3, help="of each way (default %(default)s)")
     words = "compare with another checkout and with the naive baseline"
     parser.add_argument("--against", type=Path, metavar="PATH", help=words)
+    words = f"how storage holds the samples: {', '.join(STORES)} (default %(default)s)"
+    parser.add_argument("--store", default=DEFAULT_SETUP.store, choices=STORES, metavar="NAME", help=words)
     options = parser.parse_args()
+    setup = dataclasses.replace(DEFAULT_SETUP, store=options.store)
     with (
         tempfile.TemporaryDirectory(prefix="cycle-scale-") as folder,
-        serving(fleet_of(options.gpus), options.gpus, Path(folder)) as (prometheus, kubeconfig, _),
+        serving(fleet_of(options.gpus), options.gpus, Path(folder), setup) as (prometheus, kubeconfig, _),
     ):
         if options.against:
             process = Process(prometheus.pid, prometheus.url)
