@@ -123,6 +123,7 @@ class RunOptions(StateFileOptions, ScheduleOptions, SessionOptions, LedgerOption
     verify_state: bool = switch(
         "compare what is watched or kept with a list or query in each cycle (default: in one of 96)"
     )
+    serve_report: bool = switch("show the report of --ledger at /report, to whoever reaches the port")
 
 
 class UndoOptions(PolicyOptions, ClusterStateOptions, AskingOptions):

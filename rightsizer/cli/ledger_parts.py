@@ -37,6 +37,10 @@ class LedgerParts(Protocol):
         """
         ...
 
-    def page(self, ledger: str | None) -> Page:
-        """The page of a ledger that `run` serves."""
+    def page(self, ledger: str | None, *, is_shown: bool) -> Page:
+        """The page of a ledger that `run` serves if it is to be shown, else how to turn it on.
+
+        Raises:
+            UsageError: It is to be shown, and there is no ledger.
+        """
         ...

@@ -434,9 +434,8 @@ class ScheduleOptions(Options, title="schedule"):
     jitter: str | None = option("DURATION", "maximum random delay added to each run")
     listen: str = option(
         "HOST:PORT",
-        "address of /metrics and health",
+        "address of /metrics, /healthz and /readyz",
         ":9401",
-        details="/metrics, /report, /healthz and /readyz",
     )
 
 

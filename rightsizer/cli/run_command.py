@@ -69,6 +69,7 @@ def run(arguments: RunOptions) -> int:
     """Check all settings once, then run until SIGTERM."""
     log_work(sys.stdout, as_json=arguments.log_format == "json")
     schedule, zone, jitter = when(arguments)
+    page = arguments.ledger_parts.page(arguments.ledger, is_shown=arguments.serve_report)
     session = PlanSession(arguments)  # reports invalid settings at start, not at the first cycle
     recorder = arguments.ledger_parts.recorder(arguments, session.cluster.name)
     session.close()
@@ -106,7 +107,7 @@ def run(arguments: RunOptions) -> int:
             metrics.registry,
             alive=lambda: cycles.hung,
             ready=lambda: cycles.wrong,
-            report=arguments.ledger_parts.page(arguments.ledger),
+            report=page,
         )
         port = stack.enter_context(served)
         mode = "changes are made" if lease else "only planning: --yes lets it act"

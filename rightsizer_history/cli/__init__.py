@@ -21,6 +21,7 @@ from rightsizer.cli.options import (
     repeatable,
     switch,
 )
+from rightsizer.errors import UsageError
 from rightsizer.model import ClusterName
 from rightsizer_history.ledger import BY
 from rightsizer_history.report import BACKTEST_FORMS, LEDGER_FORMS
@@ -37,11 +38,13 @@ class KeptLedger:
 
         return recorder_of(arguments.ledger, arguments, cluster)
 
-    def page(self, ledger: str | None) -> Page:
-        """The page of a ledger that `run` serves."""
+    def page(self, ledger: str | None, *, is_shown: bool) -> Page:
+        """The page of a ledger that `run` serves if it is to be shown, else how to turn it on."""
+        if is_shown and not ledger:
+            raise UsageError("--serve-report: there is nothing to report without --ledger DIR")
         from rightsizer_history.cli.served_report import ServedReport  # noqa: PLC0415 - only for `run`
 
-        return ServedReport(ledger).answer
+        return ServedReport(ledger if is_shown else None).answer
 
 
 class ReplayOptions(PriceOptions, PrometheusOptions, ClusterOptions, OutputOptions):

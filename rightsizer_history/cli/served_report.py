@@ -37,8 +37,8 @@ class ServedReport:
         if by not in BY:
             return 400, f"by must be one of {', '.join(BY)}\n"
         if not self._ledger:
-            words = f"there is no ledger: start run with {FLAG} DIR (chart: rightsizer.ledger)"
-            return 404, f"{words}; each cycle is then recorded, and summed up here\n"
+            words = f"start run with {FLAG} DIR and --serve-report (chart: rightsizer.ledger)"
+            return 404, f"no report is shown here: {words}; whoever reaches this port then sees it\n"
         if not self._lock.acquire(timeout=_LONGEST_WAIT_S):
             return 503, "another page is being computed; try again\n"
         try:

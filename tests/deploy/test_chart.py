@@ -388,6 +388,10 @@ WRONG: Mapping[str, tuple[Object, str]] = {
         "rule all of rightsizer.policy matches everything and comes first, so the PriorityClasses .* write class",
     ),
     "output": ({"rightsizer": {**ACTING, "output": "csv"}}, "rightsizer.output is csv, which plan supports"),
+    "report": (
+        {"rightsizer": {"ledger": {"serveReport": True}}},
+        "rightsizer.ledger.serveReport needs a bucket or existingClaim",
+    ),
     "jitter": ({"rightsizer": {"jitter": "1m"}}, "rightsizer.jitter needs rightsizer.mode deployment"),
     "budget": (
         {"podDisruptionBudget": {"enabled": True}},

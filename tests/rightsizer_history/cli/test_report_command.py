@@ -158,10 +158,11 @@ def test_plan_of_a_past_moment_is_not_recorded(world: World, tmp_path: pathlib.P
 
 @pytest.mark.prometheus
 def test_run_records_each_cycle_and_serves_the_page(world: World, tmp_path: pathlib.Path) -> None:
-    """By any part; without a ledger it says what to turn on."""
+    """By any part, if that is turned on: whoever reaches the port sees who wastes what."""
     world.add("Deployment", world.team, "eval", {"gpus": 1, "usage": "idle"})
     ledger = tmp_path / "ledger"
-    with running(world, "--every", "1h", "--ledger", str(ledger), "--cluster-name", "prod-eu") as run:
+    flags = ("--every", "1h", "--ledger", str(ledger), "--cluster-name", "prod-eu")
+    with running(world, *flags, "--serve-report") as run:
         wait_for(lambda: run.cycles() == 1, run)
         assert len(list(ledger.glob("prod-eu/usage-*.parquet"))) == 1
         for by in BY:
@@ -174,10 +175,14 @@ def test_run_records_each_cycle_and_serves_the_page(world: World, tmp_path: path
         other = requests.get(f"{run.url}/report?since=1d", timeout=60)
         assert (other.status_code, other.text.split(":")[0]) == (400, "unknown parameter since")
         assert run.end() == 0
-    with running(world, "--every", "1h", name="without") as run:
+    with running(world, *flags, name="off") as run:
         answer = requests.get(f"{run.url}/report", timeout=60)
         assert answer.status_code == 404
-        assert "start run with --ledger DIR (chart: rightsizer.ledger)" in answer.text
+        assert "start run with --ledger DIR and --serve-report (chart: rightsizer.ledger)" in answer.text
+        assert run.end() == 0
+    failed = world.run("run", "--serve-report", "--every", "1h")
+    assert failed.code == 2
+    assert "--serve-report: there is nothing to report without --ledger DIR" in failed.err
 
 
 @pytest.mark.prometheus

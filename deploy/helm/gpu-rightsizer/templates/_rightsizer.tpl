@@ -75,6 +75,7 @@
 {{- $args := list "plan" -}}
 {{- if eq $values.mode "deployment" }}{{ $args = list "run" }}{{ else if $values.act }}{{ $args = list "apply" }}{{ end -}}
 {{- if $values.act }}{{ $args = concat $args (list "--yes" "--verify-for" $values.verifyFor) }}{{ end -}}
+{{- if $values.ledger.serveReport }}{{ $args = append $args "--serve-report" }}{{ end -}}
 {{- if eq $values.mode "cronjob" }}{{ $args = concat $args (list "--output" $values.output) }}{{ end -}}
 {{- concat $args (include "gpu-rightsizer.queryArgs" . | fromJsonArray) $values.extraArgs | toRawJson -}}
 {{- end }}
