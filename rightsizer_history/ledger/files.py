@@ -276,7 +276,9 @@ class ClusterLedger:
 
 
 def _ours(told: Mapping[str, Any], table: str) -> Mapping[str, Any]:
-    if told.get("version") not in range(1, _VERSIONS[table] + 1):
+    merged = told.get("merged")
+    is_list = isinstance(merged, list) and all(isinstance(name, str) for name in merged)
+    if told.get("version") not in range(1, _VERSIONS[table] + 1) or not is_list:
         message = "it is of another version of this program"
         raise UnreadableFileError(message)
     return told
@@ -316,7 +318,8 @@ _TYPES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         "is_verified": lambda arrow: arrow.bool_(),
     },
 }
-COLUMNS = {table: ("cluster", *types) for table, types in _TYPES.items()}
+COLUMNS = {table: {"cluster": _text, **types} for table, types in _TYPES.items()}
+"""The columns of each table, with their types."""
 
 
 def _usage_row(entry: UsageEntry) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ import functools
 import json
 import types
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from rightsizer.config import library
@@ -17,6 +17,10 @@ from rightsizer.errors import ConfigurationError, UsageError
 _METADATA = "gpu-rightsizer"
 UNFINISHED = ".unfinished"
 """Ends the name of a file while it is written; if the process is killed, the file stays and is not read."""
+
+
+Columns = Collection[str] | Mapping[str, Callable[[Any], Any]]
+"""Names of columns, perhaps with what makes the type of each of pyarrow."""
 
 
 class UnreadableFileError(ValueError):
@@ -89,13 +93,11 @@ class ParquetFolder:
         except (OSError, ValueError) as error:
             raise self._error(error) from error
 
-    def read(
-        self, name: str, columns: Collection[str], *, only_metadata: bool = False
-    ) -> tuple[dict[str, Any], Any]:
+    def read(self, name: str, columns: Columns, *, only_metadata: bool = False) -> tuple[dict[str, Any], Any]:
         """The metadata and these columns of a file, which must be there; no table if only the metadata are wanted.
 
         Raises:
-            UnreadableFileError: It is not one of ours.
+            UnreadableFileError: It is not one of ours, or a column has another type than is given.
         """
         parquet = self.library("parquet")
         system, root = self.place
@@ -104,10 +106,40 @@ class ParquetFolder:
                 told = json.loads((file.schema_arrow.metadata or {})[_METADATA.encode()])
                 if lacking := {*columns} - {*file.schema_arrow.names}:
                     raise UnreadableFileError(f"it lacks the column {min(lacking)}")
+                self._require_types(file.schema_arrow, columns)
                 table = None if only_metadata else file.read([*columns])
-        except (OSError, ValueError, KeyError) as error:
+        except self.errors as error:
             raise UnreadableFileError(str(error)) from error
+        if not isinstance(told, dict):
+            message = "its metadata are not those of this program"
+            raise UnreadableFileError(message)
         return told, table
+
+    def _require_types(self, schema: Any, columns: Columns) -> None:  # noqa: ANN401 - pyarrow has no types
+        arrow = self.library()
+        for name, make in columns.items() if isinstance(columns, Mapping) else ():
+            if (own := schema.field(name).type) != (right := make(arrow)):
+                raise UnreadableFileError(f"its column {name} has the type {own}, not {right}")
+
+    def require_whole(self, name: str, columns: Columns) -> None:
+        """Read all pages of a file, a part at a time.
+
+        Raises:
+            UnreadableFileError: One cannot be read.
+        """
+        parquet = self.library("parquet")
+        system, root = self.place
+        try:
+            with parquet.ParquetFile(f"{root}/{name}", filesystem=system) as file:
+                for _ in file.iter_batches(columns=[*columns]):
+                    pass
+        except self.errors as error:
+            raise UnreadableFileError(str(error)) from error
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """All that reading raises: of pyarrow, and of metadata that are none."""
+        return OSError, ValueError, KeyError, RecursionError, self.library().ArrowException
 
     def delete(self, name: str) -> None:
         """Delete a file; it may be gone already."""

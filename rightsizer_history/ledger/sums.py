@@ -8,9 +8,10 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import functools
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 from rightsizer.config import library
 from rightsizer.errors import ConfigurationError, UsageError
@@ -31,6 +32,9 @@ from rightsizer_history.ledger.files import (
     change_of,
     counted_once,
 )
+from rightsizer_history.ledger.parquet import UnreadableFileError
+
+T = TypeVar("T")
 
 _MEMORY = "512MB"
 _THREADS = 4
@@ -38,6 +42,8 @@ _ROWS_AT_ONCE = 4096
 LEADERS = 10
 _SLACK_H = 0.1
 """Hours by which those recorded for a day may exceed its length."""
+_MOST = 1e15
+"""Hours, GPUs or money in one row."""
 _DIGITS = 6
 """Digits to which equal amounts are equal, in whatever order they were summed up."""
 
@@ -217,13 +223,43 @@ class LedgerReader:
             "preserve_insertion_order": "false",
             "temp_directory": self._spilled.name if self._spilled else "",  # by default .tmp where one stands
         }
-        self._connection = self._duckdb.connect(config=config)
+        self._errors = self._duckdb.Error, *Ledger(urls[0]).folder.errors
+        self._config = config
+        self._found = found
+        self._whole(self._open)
+
+    def _open(self) -> None:
+        self._connection = self._duckdb.connect(config=self._config)
         # In a Python without a file, such as `python -c`, DuckDB would draw its progress into the report.
         self._connection.execute("SET enable_progress_bar = false")
         self._tables: set[str] = set()
         for table in (USAGE, CHANGES):
-            self._add(table, [(part.ledger, part.file) for part in found if part.file.table == table])
-        self.problems += self._count_days_once()
+            self._add(table, [(part.ledger, part.file) for part in self._found if part.file.table == table])
+        self.problems += [words for words in self._count_days_once() if words not in self.problems]
+
+    def _whole(self, ask: Callable[[], T]) -> T:
+        """An answer; where a file turns out to be damaged, one without it."""
+        try:
+            return ask()
+        except ConfigurationError:
+            if not self._leave_out_damaged():
+                raise
+            self._open()
+            return ask()
+
+    def _leave_out_damaged(self) -> bool:
+        """Leave out files of which not all can be read, by name; whether there were any."""
+        whole = []
+        for part in self._found:
+            folder = part.ledger.folder
+            try:
+                folder.require_whole(part.file.path, COLUMNS[part.file.table])
+                whole.append(part)
+            except UnreadableFileError as error:
+                self.problems.append(f"{folder.url}/{part.file.path}: left out, cannot be read: {error}")
+        is_less = len(whole) < len(self._found)
+        self._found = whole
+        return is_less
 
     def __enter__(self) -> Self:
         """Return itself: nothing needs to be opened."""
@@ -237,7 +273,7 @@ class LedgerReader:
 
     def _add(self, table: str, files: Sequence[tuple[Ledger, LedgerFile]]) -> None:
         """Make a view of all files of a table; those of earlier versions have more columns."""
-        columns = ", ".join(f'"{name}"' for name in COLUMNS[table])
+        columns = ", ".join(map(_possible, COLUMNS[table]))
         local = [f"{ledger.folder.place[1]}/{file.path}" for ledger, file in files if ledger.folder.is_local]
         sources = []
         if local:
@@ -254,7 +290,8 @@ class LedgerReader:
         if sources:
             self._tables.add(table)
             union = " UNION ALL BY NAME ".join(sources)
-            self._connection.execute(f"CREATE VIEW {table} AS {union}")
+            with self._translated():
+                self._connection.execute(f"CREATE VIEW {table} AS {union}")
 
     def _ask(self, query: str) -> Iterator[Sequence[Any]]:
         with self._translated():
@@ -266,7 +303,7 @@ class LedgerReader:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except self._duckdb.Error as error:
+        except self._errors as error:
             words = str(error).split("\n", 1)[0]
             raise ConfigurationError(
                 f"{FLAG}: summing up failed: {words}; if it names a file, move that file out of the ledger"
@@ -284,6 +321,9 @@ class LedgerReader:
 
     def account(self, by: str) -> LedgerAccount:
         """Sum up, by a key of BY."""
+        return self._whole(functools.partial(self._account, by))
+
+    def _account(self, by: str) -> LedgerAccount:
         clusters = [
             ClusterTime(*row)
             for row in self._usage("cluster", "sum(recorded_h), sum(fleet_h)", where="name = ''")
@@ -385,6 +425,17 @@ class LedgerReader:
         keys = ("day", "cluster", *HOLDER, "currency")
         for row in self._usage(", ".join(keys), _SUMS):
             yield {**dict(zip(keys, row, strict=False)), "hours": Hours(*row[len(keys) :])}
+
+
+def _possible(name: str) -> str:
+    """A column without what this program never wrote: no number of hours or money, no currency, no text."""
+    if name in {*MEASURES, "gpus", "price"}:
+        return f'CASE WHEN "{name}" IS NULL OR "{name}" BETWEEN 0 AND {_MOST} THEN "{name}" ELSE 0 END AS "{name}"'
+    if name == "currency":
+        return (
+            "CASE WHEN regexp_full_match(currency, '[A-Z]{3}') THEN currency ELSE 'unknown' END AS currency"
+        )
+    return f'"{name}"' if name in {"day", "at", "is_verified"} else f'coalesce("{name}", \'\') AS "{name}"'
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str] | None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import datetime
+import math
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import time
+from typing import Any
 
 import hypothesis
 import pyarrow.parquet
@@ -168,6 +170,65 @@ def test_file_without_a_column_is_named_and_the_others_count(tmp_path: pathlib.P
     found = account(tmp_path, end=plan.at + MINUTE)
     assert found.problems == [f"{lacking}: left out, cannot be read: it lacks the column held_h"]
     assert found.total.held > 0
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["pages", "type", "metadata", "merged", "nulls"],
+)
+def test_file_that_another_program_wrote_is_named_and_the_others_count(
+    tmp_path: pathlib.Path, harm: str
+) -> None:
+    """One writer of a shared bucket ends nobody's report."""
+    for plan in cycles(full_plan(), 3, HOUR):
+        record(tmp_path, plan, merges=False)
+    (harmed,) = (tmp_path / "prod").glob("usage*run-001.parquet")
+    table = pyarrow.parquet.read_table(harmed)
+    if harm == "pages":
+        data = bytearray(harmed.read_bytes())
+        data[4 : len(data) // 3] = bytes(len(data) // 3 - 4)
+        harmed.write_bytes(data)
+    elif harm == "type":
+        wrong = pyarrow.array(["many"] * len(table))
+        table = table.set_column(table.column_names.index("held_h"), "held_h", wrong)
+    elif harm == "nulls":
+        for name in ("owner", "currency", "cluster"):
+            nothing = pyarrow.nulls(len(table), pyarrow.string())
+            table = table.set_column(table.column_names.index(name), name, nothing)
+    else:
+        text = {"metadata": '["none"]', "merged": '{"version": 1, "merged": {"a": [1]}}'}[harm]
+        table = table.replace_schema_metadata({"gpu-rightsizer": text})
+    if harm != "pages":
+        pyarrow.parquet.write_table(table, harmed)
+    found = account(tmp_path, end=plan.at + MINUTE, by="owner")
+    assert [words.partition(":")[0] for words in found.problems if "left out" in words] == (
+        [] if harm == "nulls" else [str(harmed)]
+    )
+    assert found.total.held > 0
+
+
+def test_values_that_nobody_measured_reach_no_sum_and_no_screen(tmp_path: pathlib.Path) -> None:
+    """No formula, escape or infinity of whoever may write to the bucket."""
+    for plan in cycles(full_plan(), 2, HOUR):
+        record(tmp_path, plan, merges=False)
+    (forged,) = (tmp_path / "prod").glob("usage*run-001.parquet")
+    table = pyarrow.parquet.read_table(forged)
+    whole = account(tmp_path, end=plan.at + MINUTE).total.held
+    columns: dict[str, list[Any]] = {
+        "currency": ["=1+1\x1b[31m"],
+        "held_h": [math.nan],
+        "cost": [math.inf],
+        "used_h": [-1e9],
+    }
+    for name, values in columns.items():
+        wrong = pyarrow.array(values * len(table), table.schema.field(name).type)
+        table = table.set_column(table.column_names.index(name), name, wrong)
+    pyarrow.parquet.write_table(table, forged)
+    found = account(tmp_path, end=plan.at + MINUTE)
+    assert 0 < found.total.held < whole
+    assert math.isfinite(found.total.cost)
+    assert found.total.used >= 0
+    assert "different currencies (USD, unknown)" in found.problems[-1]
 
 
 @pytest.mark.parametrize("merges", [True, False], ids=["merged", "beside-each-other"])
