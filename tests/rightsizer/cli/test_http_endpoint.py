@@ -31,4 +31,7 @@ def test_silent_connections_are_closed_for_others_before_they_time_out() -> None
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(1) == b""
         assert [_status(port, path) for path in ("/healthz", "/metrics", "/nothing")] == [200, 200, 404]
-    assert not [thread for thread in threading.enumerate() if "process_request" in thread.name]
+    threads = [thread for thread in threading.enumerate() if "process_request" in thread.name]
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
