@@ -112,7 +112,7 @@ def _by_domain(driver: str, values: Mapping[str, object]) -> Values:
 
 @functools.lru_cache(maxsize=256)
 def fields_read(expression: str) -> Sequence[tuple[str, str, str]] | None:
-    """Attributes and capacities that it reads besides driver and sharing: kind, domain and name; None if unknown."""
+    """Attributes and capacities that it reads, without driver and sharing: kind, domain, name; None if unknown."""
     found = _READ.findall(expression)
     if expression.count("device") != len(found):
         return None  # not each is the begin of such a read

@@ -182,7 +182,7 @@ class SampleCounts:
         kept = slots_of(self.querier, self.form, self.window) if self.cell == RULE_INTERVAL else None
         for metric in (self.querier.answered(self.window) or source).of(source.presence):
             if kept is not None:
-                found += filter(self._is_wanted, kept.counts(metric))
+                found += filter(self._is_asked_for, kept.counts(metric))
                 continue
 
             def build(matchers: Sequence[str], metric: Metric = metric) -> str:
@@ -190,10 +190,10 @@ class SampleCounts:
                 return self.form.largest(by, count)
 
             uses = self.querier.range_uses(shards, build, grid.steps, grid.counts)
-            found += filter(self._is_wanted, uses)
+            found += filter(self._is_asked_for, uses)
         return found
 
-    def _is_wanted(self, counted: tuple[SeriesLabels, Counts]) -> bool:
+    def _is_asked_for(self, counted: tuple[SeriesLabels, Counts]) -> bool:
         key = counted[0].key
         return key is not None and (self.pods is None or key[:2] in self.pods)
 
