@@ -218,7 +218,7 @@ class SourceQuerier:
             asked = promql.by("max", TARGET_LABELS, counted)
             for found, row in self.prometheus.query_range_as(asked, grid.steps, labels=labels, values=values):
                 if self.provenance.accepts_target(found):
-                    yield found[TARGET], row
+                    yield found.get(TARGET, ""), row
 
     # --- sizes
 

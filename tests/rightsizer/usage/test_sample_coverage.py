@@ -133,6 +133,14 @@ def test_coverage_of_samples_that_are_lost_regularly_is_partial(metrics: Metrics
     assert metrics.usage("a").coverage == near(2 / 3 if lost_by == "one" else 5 / 6, abs=0.02)
 
 
+def test_coverage_of_a_job_without_instances_asks_up_all_the_same(metrics: Metrics) -> None:
+    """A store may drop that label of all series; the thin pod then is of the same target as the dense one."""
+    metrics.write(idle(), pod="dense", step_s=15, until=12 * HOUR)
+    metrics.write(idle(), pod="dense", step_s=60, since=12 * HOUR)
+    metrics.write({"up": 1}, _OF_NO_POD, step_s=15)
+    assert metrics.usage("dense").coverage == near(0.625, abs=0.02)
+
+
 def _write_some(metrics: Metrics, pod: str, kept: Iterable[int]) -> None:
     """Samples of an idle pod at some of 5760 instants, of which the last is the end."""
     end = round(metrics.at.timestamp())
